@@ -1,0 +1,76 @@
+"""What the scheduler hands to the runner: one step's work, in columns. Knows no tensors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from nvexplore.engine.sequence import Sequence
+
+
+class Blocked(NamedTuple):
+    """Why a waiting request the scheduler looked at was not admitted: ``needed`` of what, and ``available``.
+
+    reason: "token_budget" (tokens), "max_num_seqs" (sequences) or "free_blocks" (blocks).
+    """
+
+    seq_id: int
+    reason: str
+    needed: int
+    available: int
+
+
+@dataclass(slots=True)
+class ScheduledBatch:
+    """One step's rows; row i runs ``counts[i]`` tokens of ``seqs[i]`` from position ``starts[i]`` on.
+
+    samples[i]:    this row's last token yields a new one (a decode row, or the last chunk of a prefill).
+    is_prefill[i]: the row is a prefill chunk (a recompute after preemption included).
+    blocked:       the waiting requests that were looked at and not admitted, in queue order.
+    """
+
+    seqs: list[Sequence] = field(default_factory=list)
+    starts: list[int] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)
+    samples: list[bool] = field(default_factory=list)
+    is_prefill: list[bool] = field(default_factory=list)
+    blocked: list[Blocked] = field(default_factory=list)
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(self.counts)
+
+    def add(self, seq: Sequence, count: int, *, is_prefill: bool) -> None:
+        """Schedule the next ``count`` tokens of ``seq``."""
+        start = seq.num_computed_tokens
+        self.seqs.append(seq)
+        self.starts.append(start)
+        self.counts.append(count)
+        self.samples.append(start + count == len(seq.token_ids))
+        self.is_prefill.append(is_prefill)
+
+
+class Dispatch(NamedTuple):
+    """How the runner will run a batch, known on the host before anything is uploaded.
+
+    graph_size: batch size of the CUDA graph used, or None; ``padding``: rows added to reach it.
+    eager_reason: why no graph is used, or None when one is.
+    """
+
+    graph_size: int | None = None
+    padding: int | None = None
+    eager_reason: str | None = None
+    prefill_backend: str | None = None
+    decode_backend: str | None = None
+
+
+class Runner(Protocol):
+    """What the engine needs of whoever computes; a fake one serves the engine's tests."""
+
+    def run(self, batch: ScheduledBatch) -> list[int]:
+        """Compute the batch; return one sampled token id for each row whose ``samples`` is True, in row order."""
+        ...
+
+    def dispatch(self, batch: ScheduledBatch) -> Dispatch:
+        """Say how ``run`` would run this batch; cheap, touches no device. Asked only when a record is wanted."""
+        ...

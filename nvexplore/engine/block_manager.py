@@ -1,0 +1,140 @@
+"""Hands out physical KV blocks, shares cached ones, takes them back. Knows no queue, no budget and no tensor."""
+
+from __future__ import annotations
+
+from nvexplore.engine.event_log import EventLog
+from nvexplore.engine.free_list import FreeList
+from nvexplore.engine.limits import EngineLimits
+from nvexplore.engine.prefix_cache import ROOT, HashFunction, PrefixCache, chain_hash
+from nvexplore.engine.sequence import Sequence
+from nvexplore.engine.undo import UndoLog
+
+
+class BlockManager:
+    """Block tables, ref counts, the free list and the prefix cache; every change can be undone.
+
+    A freed block keeps its content and can be hit until it is allocated again. Blocks are evicted least recently
+    freed first, and of one sequence the tail before the head.
+    """
+
+    def __init__(
+        self, limits: EngineLimits, undo: UndoLog, log: EventLog, hash_function: HashFunction = chain_hash
+    ) -> None:
+        self.block_size = limits.block_size
+        self.num_blocks = limits.num_blocks
+        self.free = FreeList(limits.num_blocks, undo)
+        self.ref_count = [0] * limits.num_blocks
+        self.cache = PrefixCache(limits.num_blocks, undo, hash_function)
+        self._caching = limits.enable_prefix_caching
+        self._undo = undo
+        self._log = log
+        # Blocks allocated since ``start_step``: what a runner that fails may have overwritten.
+        self.allocated_this_step: list[int] = []
+
+    def start_step(self) -> None:
+        """Forget what the last step allocated."""
+        self.allocated_this_step = []
+
+    def find_prefix(self, seq: Sequence) -> list[int]:
+        """Cached blocks that hold the sequence's beginning, in logical order; changes nothing.
+
+        Whole blocks, and at most ``num_tokens - 1`` tokens: at least one token must run to yield the next.
+        """
+        hits: list[int] = []
+        if not self._caching:
+            return hits
+        size, link = self.block_size, ROOT
+        for start in range(0, seq.num_tokens - size, size):
+            block = self.cache.find(link, seq.token_ids[start : start + size])
+            if block is None:
+                break
+            hits.append(block)
+            link = self.cache.link(block)
+        return hits
+
+    def shortage(self, seq: Sequence, hits: list[int]) -> tuple[int, int]:
+        """(needed, available) blocks to hold all of ``seq``'s tokens when ``hits`` are shared.
+
+        A hit on a block that nobody holds takes it off the free list, so it counts as needed too.
+        """
+        total = -(-seq.num_tokens // self.block_size)
+        shared = sum(1 for block in hits if self.ref_count[block])
+        return total - shared, len(self.free)
+
+    def admit(self, seq: Sequence, hits: list[int]) -> None:
+        """Give ``seq`` the cached blocks ``hits``, then new ones for the rest of its tokens."""
+        self._undo.attr(seq, "block_table")
+        self._undo.attr(seq, "chain")
+        self._undo.attr(seq, "num_cached_tokens")
+        self._undo.attr(seq, "num_computed_tokens")
+        seq.block_table = []
+        seq.chain = [self.cache.link(block) for block in hits]
+        for block in hits:
+            if self.ref_count[block] == 0:
+                self.free.remove(block)
+            self._take(seq, block, "hit")
+        seq.num_cached_tokens = seq.num_computed_tokens = len(hits) * self.block_size
+        self.grow(seq, seq.num_tokens)
+
+    def can_grow(self, seq: Sequence, num_tokens: int) -> bool:
+        """Whether blocks for ``num_tokens`` tokens in all are there."""
+        return num_tokens <= (len(seq.block_table) + len(self.free)) * self.block_size
+
+    def grow(self, seq: Sequence, num_tokens: int) -> None:
+        """Allocate blocks until ``num_tokens`` tokens fit. The caller has checked that they are there."""
+        while num_tokens > len(seq.block_table) * self.block_size:
+            block = self.free.head()
+            if self.cache.content[block] is not None:
+                self.cache.forget(block)
+                self._log.note("evicted", block, -1, None)
+            self.free.remove(block)
+            self.allocated_this_step.append(block)
+            self._take(seq, block, "allocated")
+
+    def release(self, seq: Sequence) -> None:
+        """Take back all of ``seq``'s blocks, tail first, so that heads are evicted last."""
+        undo, table = self._undo, seq.block_table
+        undo.attr(seq, "block_table")
+        undo.attr(seq, "chain")
+        seq.block_table = []
+        seq.chain = []
+        for block in reversed(table):
+            undo.item(self.ref_count, block)
+            self.ref_count[block] -= 1
+            if self.ref_count[block] == 0:
+                self.free.append(block)
+            self._log.note("freed", block, seq.seq_id, None)
+
+    def register_written(self, seq: Sequence) -> None:
+        """Enter the blocks that became full and written into the prefix cache."""
+        if not self._caching:
+            return
+        size = self.block_size
+        for index in range(len(seq.chain), seq.num_computed_tokens // size):
+            block = seq.block_table[index]
+            token_ids = seq.token_ids[index * size : (index + 1) * size]
+            parent = seq.chain[-1] if seq.chain else ROOT
+            link, is_new, replaced = self.cache.register(block, parent, token_ids)
+            self._undo.length(seq.chain)
+            seq.chain.append(link)
+            if replaced >= 0:
+                self._log.note("evicted", replaced, -1, None)
+            if is_new:
+                self._log.note("hashed", block, seq.seq_id, link[0])
+
+    def forget(self, block: int) -> None:
+        """Make a block's content unfindable (it was overwritten, or the cache is reset)."""
+        if self.cache.content[block] is not None:
+            self.cache.forget(block)
+
+    def hash_of(self, block: int) -> int | None:
+        content = self.cache.content[block]
+        return None if content is None else content.hash
+
+    def _take(self, seq: Sequence, block: int, how: str) -> None:
+        undo = self._undo
+        undo.item(self.ref_count, block)
+        undo.length(seq.block_table)
+        self.ref_count[block] += 1
+        seq.block_table.append(block)
+        self._log.note(how, block, seq.seq_id, None)

@@ -1,0 +1,202 @@
+"""Collects a step's events as they happen and turns them into a record's columns. Decides nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nvexplore.engine.batch import Dispatch, ScheduledBatch
+from nvexplore.engine.events import (
+    Added,
+    Admitted,
+    Before,
+    BlockEvents,
+    Committed,
+    Planned,
+    Preempted,
+    SlotSpans,
+    Waiting,
+)
+
+Event = tuple[Any, ...]
+
+
+class EventLog:
+    """Events since the last record; ``base`` is the number of the first.
+
+    What happens between steps (adds, aborts) is always noted, since it is rare and the next record must tell it.
+    What a step does is noted only while ``active``, that is, when somebody wants the record.
+    """
+
+    __slots__ = ("active", "base", "events")
+
+    def __init__(self) -> None:
+        self.active = True
+        self.base = 0
+        self.events: list[Event] = []
+
+    @property
+    def next_number(self) -> int:
+        return self.base + len(self.events)
+
+    def note(self, *event: Any) -> None:
+        """Note an event: its kind, then what the kind needs."""
+        if self.active:
+            self.events.append(event)
+
+
+class _Columns:
+    """One phase's events, sorted into columns."""
+
+    def __init__(self, events: list[Event], first: int) -> None:
+        self.number_of: dict[str, int] = {}
+        rows: dict[str, list[Event]] = {}
+        blocks: list[Event] = []
+        for number, event in enumerate(events, first):
+            kind = event[0]
+            if kind in _BLOCK_KINDS:
+                blocks.append((number, kind, *event[1:]))
+            elif kind in _MARKS:
+                self.number_of[kind] = number
+            else:
+                rows.setdefault(kind, []).append((number, *event[1:]))
+        self._rows = rows
+        self._blocks = blocks
+
+    def of(self, kind: str, width: int) -> list[list[Any]]:
+        rows = self._rows.get(kind)
+        return [list(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in range(width)]
+
+    def blocks(self) -> BlockEvents:
+        if not self._blocks:
+            return BlockEvents()
+        number, kind, block_id, seq_id, hash_ = zip(*self._blocks, strict=True)
+        return BlockEvents(
+            number=list(number), kind=list(kind), block_id=list(block_id), seq_id=list(seq_id), hash=list(hash_)
+        )
+
+    def preempted(self) -> Preempted:
+        number, seq_id, cause, num_lost = self.of("preempted", 4)
+        return Preempted(number=number, seq_id=seq_id, cause=cause, num_lost=num_lost)
+
+
+_BLOCK_KINDS = frozenset({"allocated", "hit", "freed", "evicted", "hashed"})
+_MARKS = frozenset({"scheduled", "committed"})
+
+
+def build_before(events: list[Event], first: int) -> Before:
+    """Columns of what happened between two steps."""
+    columns = _Columns(events, first)
+    numbers, seqs = columns.of("added", 2)
+    aborted_number, aborted_seq_id, _ = columns.of("aborted", 3)
+    (reset_number,) = columns.of("cache_reset", 1)
+    return Before(
+        added=Added(
+            number=numbers,
+            seq_id=[seq.seq_id for seq in seqs],
+            request_id=[seq.request_id for seq in seqs],
+            arrival=[seq.arrival for seq in seqs],
+            token_ids=[seq.prompt_token_ids for seq in seqs],
+            sampling_params=[
+                {name: getattr(seq.sampling_params, name) for name in seq.sampling_params.__dataclass_fields__}
+                for seq in seqs
+            ],
+        ),
+        aborted_number=aborted_number,
+        aborted_seq_id=aborted_seq_id,
+        cache_reset_number=reset_number,
+        blocks=columns.blocks(),
+        preempted=columns.preempted(),
+    )
+
+
+def build_planned(
+    events: list[Event],
+    first: int,
+    batch: ScheduledBatch,
+    dispatch: Dispatch,
+    *,
+    block_size: int,
+    max_num_batched_tokens: int,
+    num_free_blocks: int,
+    num_running: int,
+    num_waiting: int,
+) -> Planned:
+    """Columns of one plan; called before the runner and the commit change the sequences."""
+    columns = _Columns(events, first)
+    number, seq_id, num_cached = columns.of("admitted", 3)
+    seqs, starts, counts = batch.seqs, batch.starts, batch.counts
+    blocked = batch.blocked
+    return Planned(
+        number=columns.number_of.get("scheduled"),
+        seq_id=[seq.seq_id for seq in seqs],
+        start=starts,
+        count=counts,
+        num_cached_tokens=[seq.num_cached_tokens for seq in seqs],
+        is_prefill=batch.is_prefill,
+        samples=batch.samples,
+        context_len=[start + count for start, count in zip(starts, counts, strict=True)],
+        spans=slot_spans(batch, block_size),
+        blocks=columns.blocks(),
+        admitted=Admitted(number=number, seq_id=seq_id, num_cached_tokens=num_cached),
+        preempted=columns.preempted(),
+        waiting=Waiting(
+            seq_id=[b.seq_id for b in blocked],
+            reason=[b.reason for b in blocked],
+            needed=[b.needed for b in blocked],
+            available=[b.available for b in blocked],
+            num_not_examined=num_waiting - len(blocked),
+        ),
+        max_num_batched_tokens=max_num_batched_tokens,
+        num_free_blocks=num_free_blocks,
+        num_running=num_running,
+        num_waiting=num_waiting,
+        graph_size=dispatch.graph_size,
+        padding=dispatch.padding,
+        eager_reason=dispatch.eager_reason,
+        prefill_backend=dispatch.prefill_backend,
+        decode_backend=dispatch.decode_backend,
+    )
+
+
+def slot_spans(batch: ScheduledBatch, block_size: int) -> SlotSpans:
+    """The slots a batch writes, one span a block touched."""
+    starts, counts = batch.starts, batch.counts
+    if counts and max(counts) == 1:  # a decode batch: one slot a row
+        return SlotSpans(
+            row=list(range(len(counts))),
+            block_id=[seq.block_table[p // block_size] for seq, p in zip(batch.seqs, starts, strict=True)],
+            offset=[p % block_size for p in starts],
+            length=counts,
+        )
+    spans: list[tuple[int, int, int, int]] = []
+    for row, seq in enumerate(batch.seqs):
+        position, end = starts[row], starts[row] + counts[row]
+        while position < end:
+            offset = position % block_size
+            length = min(block_size - offset, end - position)
+            spans.append((row, seq.block_table[position // block_size], offset, length))
+            position += length
+    if not spans:
+        return SlotSpans()
+    row_, block_id, offset_, length_ = zip(*spans, strict=True)
+    return SlotSpans(row=list(row_), block_id=list(block_id), offset=list(offset_), length=list(length_))
+
+
+def build_committed(
+    events: list[Event], first: int, seq_id: list[int], token_id: list[int], times: tuple[int, int, int]
+) -> Committed:
+    """Columns of one commit; ``times``: plan, run, commit in ns."""
+    columns = _Columns(events, first)
+    finished_number, finished_seq_id, finish_reason = columns.of("finished", 3)
+    return Committed(
+        number=columns.number_of.get("committed"),
+        seq_id=seq_id,
+        token_id=token_id,
+        blocks=columns.blocks(),
+        finished_number=finished_number,
+        finished_seq_id=finished_seq_id,
+        finish_reason=finish_reason,
+        plan_ns=times[0],
+        run_ns=times[1],
+        commit_ns=times[2],
+    )

@@ -1,0 +1,211 @@
+"""The records: what one step did, in columns, and the full state a reader starts from.
+
+Every event carries a running number. A reader that holds a Snapshot and applies the events whose number is at
+least ``snapshot.event``, in number order, has the engine's state exactly (``nvexplore.explore.state`` does that).
+A record is built from what the host knew; nothing here is read from a device, and nothing here decides.
+``None`` means "cannot be known here"; an empty column means "nothing happened".
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+RECORD_VERSION = 1
+
+
+class BlockEvents(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What happened to physical blocks, one row an event.
+
+    kind: "allocated" (taken from the head of the free list, appended to the sequence's block table),
+          "hit"       (cached block appended to the table; leaves the free list if nobody held it),
+          "freed"     (the last entry leaves the sequence's table; at ref count 0 it joins the free list's tail),
+          "evicted"   (its cached content was forgotten; seq_id -1),
+          "hashed"    (full and written: it can be hit from now on; hash is set).
+    """
+
+    number: list[int] = []
+    kind: list[str] = []
+    block_id: list[int] = []
+    seq_id: list[int] = []
+    hash: list[int | None] = []
+
+
+class Added(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Requests that joined the tail of the waiting queue. arrival: seconds since the engine started."""
+
+    number: list[int] = []
+    seq_id: list[int] = []
+    request_id: list[str] = []
+    arrival: list[float] = []
+    token_ids: list[list[int]] = []
+    sampling_params: list[dict[str, Any]] = []
+
+
+class Preempted(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Sequences sent back to the head of the waiting queue; their blocks are freed by block events before it.
+
+    cause:      the sequence that needed the block; -1 when a failed step had overwritten the victim's blocks.
+    num_lost:   computed tokens that must be computed again.
+    """
+
+    number: list[int] = []
+    seq_id: list[int] = []
+    cause: list[int] = []
+    num_lost: list[int] = []
+
+
+class Before(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What happened since the last plan."""
+
+    added: Added
+    aborted_number: list[int] = []
+    aborted_seq_id: list[int] = []
+    cache_reset_number: list[int] = []
+    blocks: BlockEvents
+    preempted: Preempted
+
+
+class Admitted(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Sequences that left the head of the waiting queue for the tail of the running list."""
+
+    number: list[int] = []
+    seq_id: list[int] = []
+    num_cached_tokens: list[int] = []
+
+
+class SlotSpans(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Where the step writes KV: ``length`` slots of block ``block_id`` from ``offset`` on, for batch row ``row``.
+
+    slot = block_id * block_size + offset; spans stand in slot_mapping order.
+    """
+
+    row: list[int] = []
+    block_id: list[int] = []
+    offset: list[int] = []
+    length: list[int] = []
+
+
+class Waiting(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Why the requests the scheduler looked at still wait (see ``Blocked``), and how many it did not look at."""
+
+    seq_id: list[int] = []
+    reason: list[str] = []
+    needed: list[int] = []
+    available: list[int] = []
+    num_not_examined: int = 0
+
+
+class Planned(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What the scheduler decided. Row i of the batch:
+
+    start[i]:             position of its first token this step (tokens whose KV was present).
+    count[i]:             tokens it runs; context_len[i] = start + count.
+    num_cached_tokens[i]: of its tokens, how many came from the prefix cache at admission.
+    is_prefill[i], samples[i]: prefill chunk or decode; whether a token is sampled (last chunk, or decode).
+    The growth of block tables is the "allocated" and "hit" block events. num_free_blocks, num_running and
+    num_waiting are counted after the plan.
+    """
+
+    number: int | None
+    seq_id: list[int]
+    start: list[int]
+    count: list[int]
+    num_cached_tokens: list[int]
+    is_prefill: list[bool]
+    samples: list[bool]
+    context_len: list[int]
+    spans: SlotSpans
+    blocks: BlockEvents
+    admitted: Admitted
+    preempted: Preempted
+    waiting: Waiting
+    max_num_batched_tokens: int
+    num_free_blocks: int
+    num_running: int
+    num_waiting: int
+    graph_size: int | None = None
+    padding: int | None = None
+    eager_reason: str | None = None
+    prefill_backend: str | None = None
+    decode_backend: str | None = None
+
+
+class Committed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What the step produced. ``number`` is the event that marks the planned tokens as computed and appends
+    ``token_id[i]`` to ``seq_id[i]``; blocks hashed, freed and requests finished follow it.
+
+    Host times in nanoseconds: plan (scheduling), run (the runner, device included when it waits), commit.
+    """
+
+    number: int | None
+    seq_id: list[int]
+    token_id: list[int]
+    blocks: BlockEvents
+    finished_number: list[int] = []
+    finished_seq_id: list[int] = []
+    finish_reason: list[str] = []
+    plan_ns: int = 0
+    run_ns: int = 0
+    commit_ns: int = 0
+
+
+class StepRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="step"):
+    """One step. time: seconds since the engine started, at commit. event: number of the next event after it."""
+
+    version: int = RECORD_VERSION
+    step: int
+    time: float
+    event: int
+    before: Before
+    planned: Planned
+    committed: Committed
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing was scheduled (an idle step)."""
+        return not self.planned.seq_id
+
+
+class SequenceColumns(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The live sequences of a snapshot, one row each, by seq_id."""
+
+    seq_id: list[int]
+    request_id: list[str]
+    arrival: list[float]
+    status: list[str]
+    num_prompt_tokens: list[int]
+    num_cached_tokens: list[int]
+    num_computed_tokens: list[int]
+    num_preemptions: list[int]
+    token_ids: list[list[int]]
+    block_table: list[list[int]]
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="snapshot"):
+    """The whole state between two steps.
+
+    step, event: numbers the next step and the next event will carry.
+    waiting, running: seq_ids in queue order. free: block ids, the next one to be allocated first.
+    ref_count[b], hash[b]: of block b; hash None means that it cannot be hit.
+    """
+
+    version: int = RECORD_VERSION
+    step: int
+    event: int
+    time: float
+    block_size: int
+    num_blocks: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    waiting: list[int]
+    running: list[int]
+    sequences: SequenceColumns
+    ref_count: list[int]
+    hash: list[int | None]
+    free: list[int]
+
+    def same_state(self, other: Snapshot) -> bool:
+        """Equal in everything but the clock."""
+        return msgspec.structs.replace(self, time=0.0) == msgspec.structs.replace(other, time=0.0)

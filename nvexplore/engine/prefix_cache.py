@@ -1,0 +1,103 @@
+"""Which physical blocks hold which token prefix. Knows no ref counts and no free list.
+
+A block that is full and written is registered under a hash that chains its parent's hash and its token ids. A hit
+compares the ids *and* the parent's registration, so two prompts whose hashes collide are never mixed up.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from typing import NamedTuple
+
+import xxhash
+
+from nvexplore.engine.undo import UndoLog
+
+HashFunction = Callable[[int, list[int]], int]
+
+
+class CachedBlock(NamedTuple):
+    """What a registered block holds: its chain hash, its own and its parent's registration, and its token ids."""
+
+    hash: int
+    registration: int
+    parent: int
+    token_ids: tuple[int, ...]
+
+
+ROOT = (0, 0)
+"""The (hash, registration) that the first block of every sequence chains to."""
+
+
+def chain_hash(parent_hash: int, token_ids: list[int]) -> int:
+    """xxhash64 of the parent's hash and the ids; the same in every process."""
+    state = xxhash.xxh64(parent_hash.to_bytes(8, "little"))
+    state.update(array("q", token_ids).tobytes())
+    return state.intdigest()
+
+
+class PrefixCache:
+    """hash -> block, and what each registered block holds."""
+
+    def __init__(self, num_blocks: int, undo: UndoLog, hash_function: HashFunction = chain_hash) -> None:
+        self._undo = undo
+        self._hash = hash_function
+        self._block_of: dict[int, int] = {}
+        self.content: list[CachedBlock | None] = [None] * num_blocks
+        self._next_registration = 1
+
+    def __len__(self) -> int:
+        return len(self._block_of)
+
+    def find(self, parent: tuple[int, int], token_ids: list[int]) -> int | None:
+        """The block that holds ``token_ids`` after ``parent``, or None."""
+        return self._lookup(self._hash(parent[0], token_ids), parent[1], token_ids)
+
+    def link(self, block: int) -> tuple[int, int]:
+        """The (hash, registration) that a block following the registered ``block`` chains to."""
+        content = self.content[block]
+        assert content is not None  # only registered blocks are found
+        return content.hash, content.registration
+
+    def register(self, block: int, parent: tuple[int, int], token_ids: list[int]) -> tuple[tuple[int, int], bool, int]:
+        """Make ``block``, now written with ``token_ids`` after ``parent``, findable.
+
+        Returns its (hash, registration), whether it was registered (False: another block holds the same prefix
+        already and stays the one that is hit), and the block whose entry it replaced (-1: none).
+        """
+        hash_ = self._hash(parent[0], token_ids)
+        same = self._lookup(hash_, parent[1], token_ids)
+        if same is not None:
+            return self.link(same), False, -1
+        # A colliding or orphaned entry gives way: it could only keep the newer content from being found.
+        replaced = self._block_of.get(hash_, -1)
+        if replaced >= 0:
+            self.forget(replaced)
+        registration = self._next_registration
+        self._undo.attr(self, "_next_registration")
+        self._undo.key(self._block_of, hash_)
+        self._undo.item(self.content, block)
+        self._next_registration = registration + 1
+        self._block_of[hash_] = block
+        self.content[block] = CachedBlock(hash_, registration, parent[1], tuple(token_ids))
+        return (hash_, registration), True, replaced
+
+    def forget(self, block: int) -> None:
+        """Drop a registered block's content from the table and from the block."""
+        content = self.content[block]
+        assert content is not None
+        self._undo.key(self._block_of, content.hash)
+        self._undo.item(self.content, block)
+        del self._block_of[content.hash]
+        self.content[block] = None
+
+    def _lookup(self, hash_: int, parent_registration: int, token_ids: list[int]) -> int | None:
+        block = self._block_of.get(hash_)
+        if block is None:
+            return None
+        content = self.content[block]
+        assert content is not None
+        if content.parent != parent_registration or content.token_ids != tuple(token_ids):
+            return None
+        return block

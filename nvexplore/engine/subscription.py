@@ -1,0 +1,87 @@
+"""Delivers snapshots and records to whoever watches. A subscriber can slow the engine down but never break it."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from types import TracebackType
+
+from nvexplore.engine.events import Snapshot, StepRecord
+
+logger = logging.getLogger(__name__)
+Subscriber = Callable[[Snapshot | StepRecord], object]
+
+
+class Subscription:
+    """One subscriber's place in the stream; ``close()`` or leaving the ``with`` block ends it.
+
+    error: what the subscriber raised, if it did; it is then detached, so that it never sees a gap.
+    """
+
+    def __init__(self, hub: Hub, callback: Subscriber, next_step: int) -> None:
+        self._hub = hub
+        self.callback = callback
+        self.next_step = next_step
+        self.error: Exception | None = None
+
+    @property
+    def is_active(self) -> bool:
+        return self in self._hub.subscriptions
+
+    def close(self) -> None:
+        if self.is_active:
+            self._hub.subscriptions.remove(self)
+
+    def __enter__(self) -> Subscription:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+
+class Hub:
+    """The subscribers and the records they have not all received yet.
+
+    An interrupt inside a callback leaves the record queued: it is delivered (again) with the next call, so a
+    subscriber may see a step twice but never misses one.
+    """
+
+    def __init__(self) -> None:
+        self.subscriptions: list[Subscription] = []
+        self.outbox: deque[StepRecord] = deque()
+        self._is_delivering = False
+
+    def __bool__(self) -> bool:
+        return bool(self.subscriptions)
+
+    def subscribe(self, callback: Subscriber, snapshot: Snapshot) -> Subscription:
+        subscription = Subscription(self, callback, snapshot.step)
+        callback(snapshot)
+        self.subscriptions.append(subscription)
+        return subscription
+
+    def deliver(self) -> None:
+        """Bring every queued record to every subscriber, in step order."""
+        if self._is_delivering:  # a subscriber steps the engine: the outer loop delivers what that yields
+            return
+        try:
+            self._is_delivering = True
+            while self.outbox:
+                for subscription in list(self.subscriptions):
+                    _deliver_one(subscription, self.outbox[0])
+                self.outbox.popleft()
+        finally:
+            self._is_delivering = False
+
+
+def _deliver_one(subscription: Subscription, record: StepRecord) -> None:
+    if subscription.next_step > record.step:
+        return
+    try:
+        subscription.callback(record)
+    except Exception as error:
+        subscription.error = error
+        subscription.close()
+        logger.exception("a subscriber failed at step %d and was detached", record.step)
+    subscription.next_step = record.step + 1

@@ -1,0 +1,1 @@
+"""Reading records: state, recordings, frames and plots. Needs neither torch nor Jupyter."""
