@@ -49,6 +49,15 @@ class ScheduledBatch:
         self.samples.append(start + count == len(seq.token_ids))
         self.is_prefill.append(is_prefill)
 
+    def add_decodes(self, seqs: list[Sequence]) -> None:
+        """Schedule the one next token of each of ``seqs``."""
+        count = len(seqs)
+        self.seqs += seqs
+        self.starts += [seq.num_computed_tokens for seq in seqs]
+        self.counts += [1] * count
+        self.samples += [True] * count
+        self.is_prefill += [False] * count
+
 
 class Dispatch(NamedTuple):
     """How the runner will run a batch, known on the host before anything is uploaded.

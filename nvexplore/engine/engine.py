@@ -68,7 +68,7 @@ class Engine:
         self.next_step = 0
         self._next_seq_id = 0
         self._start = time.perf_counter()
-        self._hub = Hub()
+        self._hub = Hub(self._take_snapshot)
         self._aborted: list[Sequence] = []
         self._is_stepping = False
         # Blocks that a step which was undone may have overwritten; see _recover.
@@ -98,10 +98,16 @@ class Engine:
         elif not isinstance(request_id, str):
             raise TypeError(f"request_id={request_id!r}: must be a str, not {type(request_id).__name__}")
         elif request_id in self.live:
-            raise ValueError(f"request_id={request_id!r}: a live request has this id; ids of live requests are unique")
+            raise ValueError(
+                f"request_id={request_id!r}: a live request has this id; ids of live requests are unique"
+            )
         try:
             seq = Sequence(
-                self._next_seq_id, prompt, params, request_id=request_id, arrival=time.perf_counter() - self._start
+                self._next_seq_id,
+                prompt,
+                params,
+                request_id=request_id,
+                arrival=time.perf_counter() - self._start,
             )
             self._undo.attr(self, "_next_seq_id")
             self._undo.key(self.live, request_id)
@@ -259,6 +265,9 @@ class Engine:
     def snapshot(self) -> Snapshot:
         """The whole state between two steps; costs time in proportion to the pool."""
         self._enter()
+        return self._take_snapshot()
+
+    def _take_snapshot(self) -> Snapshot:
         return take_snapshot(self, self._log.next_number, time.perf_counter() - self._start)
 
     def subscribe(self, callback: Subscriber) -> Subscription:
@@ -266,7 +275,6 @@ class Engine:
 
         Use as a context manager, or ``close()`` it. A callback that raises is detached and logged; the step stands.
         """
-        self._hub.deliver()
         return self._hub.subscribe(callback, self.snapshot())
 
     # ---------------------------------------------------------------- recovery
@@ -276,6 +284,7 @@ class Engine:
             raise RuntimeError("the engine is in the middle of a step; call it between steps")
         if self._undo or self._dirty:
             self._recover()
+        self._hub.deliver()  # what an interrupt left behind
 
     def _recover(self) -> None:
         """Undo an unfinished step. May itself be interrupted: the next call goes on with it.
@@ -306,7 +315,9 @@ class Engine:
 
     def _checked_prompt(self, token_ids: Iterable[int], params: SamplingParams) -> list[int]:
         if not isinstance(params, SamplingParams):
-            raise TypeError(f"sampling_params={params!r}: must be a SamplingParams, not {type(params).__name__}")
+            raise TypeError(
+                f"sampling_params={params!r}: must be a SamplingParams, not {type(params).__name__}"
+            )
         if isinstance(token_ids, (str, bytes)):
             raise TypeError(f"token_ids={token_ids!r}: must be integers; text is for LLM.add_request")
         top = None if self.vocab_size is None else self.vocab_size - 1
@@ -338,6 +349,3 @@ def _remove_last(items: Any, item: object) -> None:
     """Undo an append that may not have happened yet."""
     if items and items[-1] is item:
         items.pop()
-
-
-

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nvexplore.engine.batch import Dispatch, ScheduledBatch
+from nvexplore.engine.batch import Blocked, Dispatch, ScheduledBatch
 from nvexplore.engine.events import (
     Added,
     Admitted,
@@ -47,20 +47,20 @@ class EventLog:
 class _Columns:
     """One phase's events, sorted into columns."""
 
+    __slots__ = ("_blocks", "_rows", "mark")
+
     def __init__(self, events: list[Event], first: int) -> None:
-        self.number_of: dict[str, int] = {}
-        rows: dict[str, list[Event]] = {}
-        blocks: list[Event] = []
+        self.mark: int | None = None
+        self._rows: dict[str, list[Event]] = {}
+        self._blocks: list[Event] = []
         for number, event in enumerate(events, first):
             kind = event[0]
             if kind in _BLOCK_KINDS:
-                blocks.append((number, kind, *event[1:]))
+                self._blocks.append((number, *event))
             elif kind in _MARKS:
-                self.number_of[kind] = number
+                self.mark = number
             else:
-                rows.setdefault(kind, []).append((number, *event[1:]))
-        self._rows = rows
-        self._blocks = blocks
+                self._rows.setdefault(kind, []).append((number, *event[1:]))
 
     def of(self, kind: str, width: int) -> list[list[Any]]:
         rows = self._rows.get(kind)
@@ -68,16 +68,26 @@ class _Columns:
 
     def blocks(self) -> BlockEvents:
         if not self._blocks:
-            return BlockEvents()
-        number, kind, block_id, seq_id, hash_ = zip(*self._blocks, strict=True)
-        return BlockEvents(
-            number=list(number), kind=list(kind), block_id=list(block_id), seq_id=list(seq_id), hash=list(hash_)
-        )
+            return NO_BLOCKS
+        number, kind, block_id, seq_id, hash_ = map(list, zip(*self._blocks, strict=True))
+        return BlockEvents(number=number, kind=kind, block_id=block_id, seq_id=seq_id, hash=hash_)
 
     def preempted(self) -> Preempted:
+        if "preempted" not in self._rows:
+            return NO_PREEMPTED
         number, seq_id, cause, num_lost = self.of("preempted", 4)
         return Preempted(number=number, seq_id=seq_id, cause=cause, num_lost=num_lost)
 
+    def admitted(self) -> Admitted:
+        if "admitted" not in self._rows:
+            return NO_ADMITTED
+        number, seq_id, num_cached = self.of("admitted", 3)
+        return Admitted(number=number, seq_id=seq_id, num_cached_tokens=num_cached)
+
+
+# Most steps have nothing to say under most headings; these are shared, never changed.
+NO_BLOCKS, NO_PREEMPTED, NO_ADMITTED = BlockEvents(), Preempted(), Admitted()
+NO_BEFORE = Before(added=Added(), blocks=NO_BLOCKS, preempted=NO_PREEMPTED)
 
 _BLOCK_KINDS = frozenset({"allocated", "hit", "freed", "evicted", "hashed"})
 _MARKS = frozenset({"scheduled", "committed"})
@@ -85,6 +95,8 @@ _MARKS = frozenset({"scheduled", "committed"})
 
 def build_before(events: list[Event], first: int) -> Before:
     """Columns of what happened between two steps."""
+    if not events:
+        return NO_BEFORE
     columns = _Columns(events, first)
     numbers, seqs = columns.of("added", 2)
     aborted_number, aborted_seq_id, _ = columns.of("aborted", 3)
@@ -97,7 +109,10 @@ def build_before(events: list[Event], first: int) -> Before:
             arrival=[seq.arrival for seq in seqs],
             token_ids=[seq.prompt_token_ids for seq in seqs],
             sampling_params=[
-                {name: getattr(seq.sampling_params, name) for name in seq.sampling_params.__dataclass_fields__}
+                {
+                    name: getattr(seq.sampling_params, name)
+                    for name in seq.sampling_params.__dataclass_fields__
+                }
                 for seq in seqs
             ],
         ),
@@ -123,11 +138,9 @@ def build_planned(
 ) -> Planned:
     """Columns of one plan; called before the runner and the commit change the sequences."""
     columns = _Columns(events, first)
-    number, seq_id, num_cached = columns.of("admitted", 3)
     seqs, starts, counts = batch.seqs, batch.starts, batch.counts
-    blocked = batch.blocked
     return Planned(
-        number=columns.number_of.get("scheduled"),
+        number=columns.mark,
         seq_id=[seq.seq_id for seq in seqs],
         start=starts,
         count=counts,
@@ -137,15 +150,9 @@ def build_planned(
         context_len=[start + count for start, count in zip(starts, counts, strict=True)],
         spans=slot_spans(batch, block_size),
         blocks=columns.blocks(),
-        admitted=Admitted(number=number, seq_id=seq_id, num_cached_tokens=num_cached),
+        admitted=columns.admitted(),
         preempted=columns.preempted(),
-        waiting=Waiting(
-            seq_id=[b.seq_id for b in blocked],
-            reason=[b.reason for b in blocked],
-            needed=[b.needed for b in blocked],
-            available=[b.available for b in blocked],
-            num_not_examined=num_waiting - len(blocked),
-        ),
+        waiting=_waiting(batch.blocked, num_waiting),
         max_num_batched_tokens=max_num_batched_tokens,
         num_free_blocks=num_free_blocks,
         num_running=num_running,
@@ -155,6 +162,19 @@ def build_planned(
         eager_reason=dispatch.eager_reason,
         prefill_backend=dispatch.prefill_backend,
         decode_backend=dispatch.decode_backend,
+    )
+
+
+def _waiting(blocked: list[Blocked], num_waiting: int) -> Waiting:
+    if not blocked:
+        return Waiting(num_not_examined=num_waiting)
+    seq_id, reason, needed, available = map(list, zip(*blocked, strict=True))
+    return Waiting(
+        seq_id=seq_id,
+        reason=reason,
+        needed=needed,
+        available=available,
+        num_not_examined=num_waiting - len(blocked),
     )
 
 
@@ -189,7 +209,7 @@ def build_committed(
     columns = _Columns(events, first)
     finished_number, finished_seq_id, finish_reason = columns.of("finished", 3)
     return Committed(
-        number=columns.number_of.get("committed"),
+        number=columns.mark,
         seq_id=seq_id,
         token_id=token_id,
         blocks=columns.blocks(),

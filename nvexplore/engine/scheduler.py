@@ -26,7 +26,12 @@ class Scheduler:
     """
 
     def __init__(
-        self, limits: EngineLimits, blocks: BlockManager, undo: UndoLog, log: EventLog, eos_token_ids: frozenset[int]
+        self,
+        limits: EngineLimits,
+        blocks: BlockManager,
+        undo: UndoLog,
+        log: EventLog,
+        eos_token_ids: frozenset[int],
     ) -> None:
         self.limits = limits
         self.blocks = blocks
@@ -88,20 +93,22 @@ class Scheduler:
         return None
 
     def _decode(self, batch: ScheduledBatch) -> None:
-        running, blocks = self.running, self.blocks
+        running, blocks, size = self.running, self.blocks, self.blocks.block_size
         row = 0
         # By index: a preemption shortens the list at its tail, never before ``row``.
         while row < len(running) and row < self.limits.max_num_batched_tokens:
             seq = running[row]
             num_tokens = len(seq.token_ids)
-            if num_tokens > len(seq.block_table) * blocks.block_size:
+            if num_tokens > len(seq.block_table) * size:
                 while not len(blocks.free):
-                    self.preempt(running[-1], cause=seq.seq_id)
-                    if seq.status is SequenceStatus.WAITING:  # it was the last one: it gives way to older ones
-                        return
-                blocks.grow(seq, num_tokens)
-            batch.add(seq, 1, is_prefill=False)
+                    victim = running[-1]
+                    self.preempt(victim, cause=seq.seq_id)
+                    if victim is seq:  # admitted last, it gives way to the older ones
+                        break
+                else:
+                    blocks.grow(seq, num_tokens)
             row += 1
+        batch.add_decodes(running[:row])
 
     def preempt(self, seq: Sequence, cause: int) -> None:
         """Send a resident sequence back to the head of the queue; its tokens will be computed again."""
@@ -127,17 +134,24 @@ class Scheduler:
         self._log.note("committed")
         sampled: list[int] = []
         finished: list[Sequence] = []
-        size = self.blocks.block_size
+        size, eos, decode = self.blocks.block_size, self.eos_token_ids, SequenceStatus.DECODE
+        ids = iter(token_ids)
         for seq, start, count, samples in zip(batch.seqs, batch.starts, batch.counts, batch.samples, strict=True):
             end = seq.num_computed_tokens = start + count
             if samples:
-                seq.token_ids.append(token_ids[len(sampled)])
+                token_id = next(ids)
+                seq.token_ids.append(token_id)
                 sampled.append(seq.seq_id)
-                seq.status = SequenceStatus.DECODE
+                seq.status = decode
             if end // size > len(seq.chain):
                 self.blocks.register_written(seq)
             if samples:
-                reason = self._finish_reason(seq)
+                params = seq.sampling_params
+                reason = None
+                if token_id in eos and not params.ignore_eos:
+                    reason = "stop"
+                elif end + 1 - seq.num_prompt_tokens >= params.max_tokens:
+                    reason = "length"
                 if reason is not None:
                     self.finish(seq, reason)
                     finished.append(seq)
@@ -168,12 +182,6 @@ class Scheduler:
             return
         self._undo.call(partial(running.__setitem__, slice(None), running[:]))
         running.remove(seq)
-
-    def _finish_reason(self, seq: Sequence) -> str | None:
-        params = seq.sampling_params
-        if not params.ignore_eos and seq.token_ids[-1] in self.eos_token_ids:
-            return "stop"
-        return "length" if seq.num_completion_tokens >= params.max_tokens else None
 
 
 def _restore_head(queue: deque[Sequence], seq: Sequence) -> None:

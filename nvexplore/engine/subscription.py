@@ -13,6 +13,10 @@ logger = logging.getLogger(__name__)
 Subscriber = Callable[[Snapshot | StepRecord], object]
 
 
+class SnapshotNeeded(ValueError):
+    """A subscriber raises it when it cannot go on from the record it was given; it gets a Snapshot instead."""
+
+
 class Subscription:
     """One subscriber's place in the stream; ``close()`` or leaving the ``with`` block ends it.
 
@@ -36,18 +40,21 @@ class Subscription:
     def __enter__(self) -> Subscription:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
         self.close()
 
 
 class Hub:
     """The subscribers and the records they have not all received yet.
 
-    An interrupt inside a callback leaves the record queued: it is delivered (again) with the next call, so a
-    subscriber may see a step twice but never misses one.
+    Ctrl-C inside a callback leaves the record queued: it is delivered (again) with the next call, so a subscriber may
+    see a step twice but never misses one.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, take_snapshot: Callable[[], Snapshot]) -> None:
+        self._take_snapshot = take_snapshot
         self.subscriptions: list[Subscription] = []
         self.outbox: deque[StepRecord] = deque()
         self._is_delivering = False
@@ -65,23 +72,30 @@ class Hub:
         """Bring every queued record to every subscriber, in step order."""
         if self._is_delivering:  # a subscriber steps the engine: the outer loop delivers what that yields
             return
+        if not self.outbox:
+            return
         try:
             self._is_delivering = True
             while self.outbox:
                 for subscription in list(self.subscriptions):
-                    _deliver_one(subscription, self.outbox[0])
+                    self._deliver_one(subscription, self.outbox[0])
                 self.outbox.popleft()
         finally:
             self._is_delivering = False
 
-
-def _deliver_one(subscription: Subscription, record: StepRecord) -> None:
-    if subscription.next_step > record.step:
-        return
-    try:
-        subscription.callback(record)
-    except Exception as error:
-        subscription.error = error
-        subscription.close()
-        logger.exception("a subscriber failed at step %d and was detached", record.step)
-    subscription.next_step = record.step + 1
+    def _deliver_one(self, subscription: Subscription, record: StepRecord) -> None:
+        if subscription.next_step > record.step:
+            return
+        item: Snapshot | StepRecord = record
+        try:
+            try:
+                subscription.callback(item)
+            except SnapshotNeeded:
+                item = self._take_snapshot()
+                subscription.callback(item)
+        except Exception as error:
+            subscription.error = error
+            subscription.close()
+            logger.exception("a subscriber failed at step %d and was detached", record.step)
+        # A snapshot may be newer than the record: it holds the steps still queued.
+        subscription.next_step = item.step if isinstance(item, Snapshot) else item.step + 1

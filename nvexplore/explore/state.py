@@ -18,10 +18,11 @@ from nvexplore.engine.events import (
     StepRecord,
 )
 from nvexplore.engine.snapshot import sequence_columns
+from nvexplore.engine.subscription import SnapshotNeeded
 
 
-class FoldError(ValueError):
-    """A record does not continue this state (one is missing, or it is of another version)."""
+class FoldError(SnapshotNeeded):
+    """A record does not continue this state: one is missing, an interrupt tore it, or it is of another version."""
 
 
 @dataclass(slots=True)
@@ -93,6 +94,7 @@ class State:
             for block in self.sequences[seq_id].block_table:
                 self.owners[block].append(seq_id)
         self._changes = Changes()
+        self._is_torn = False
 
     def apply(self, record: StepRecord) -> Changes:
         """Advance by one record. Events this state already holds are passed over. Raises FoldError on a gap."""
@@ -102,13 +104,17 @@ class State:
             return Changes()
         if record.step > self.step:
             raise FoldError(f"record of step {record.step} does not follow: the state waits for step {self.step}")
+        if self._is_torn:
+            raise FoldError(f"an interrupt tore this state in step {self.step}: start again from a snapshot")
         self._changes = changes = Changes()
         steps = [s for s in _in_order(self, record) if s[0] >= self.event]
+        self._is_torn = True
         for _, change, arguments in steps:
             change(*arguments)
         changes.written.update(record.planned.spans.block_id)
         changes.blocks |= changes.written
         self.event, self.time, self.step = record.event, record.time, record.step + 1
+        self._is_torn = False
         return changes
 
     def snapshot(self) -> Snapshot:
