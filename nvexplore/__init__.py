@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nvexplore.engine.engine import Engine, StepOutput
+from nvexplore.engine.engine import Engine
 from nvexplore.engine.events import Snapshot, StepRecord
 from nvexplore.engine.limits import EngineLimits
+from nvexplore.engine.output import StepOutput
 from nvexplore.engine.sequence import Sequence, SequenceStatus
 from nvexplore.sampling_params import SamplingParams
 

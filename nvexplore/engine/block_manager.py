@@ -84,9 +84,7 @@ class BlockManager:
         """Allocate blocks until ``num_tokens`` tokens fit. The caller has checked that they are there."""
         while num_tokens > len(seq.block_table) * self.block_size:
             block = self.free.head()
-            if self.cache.content[block] is not None:
-                self.cache.forget(block)
-                self._log.note("evicted", block, -1, None)
+            self.evict(block)
             self.free.remove(block)
             self.allocated_this_step.append(block)
             self._take(seq, block, "allocated")
@@ -122,10 +120,17 @@ class BlockManager:
             if is_new:
                 self._log.note("hashed", block, seq.seq_id, link[0])
 
-    def forget(self, block: int) -> None:
-        """Make a block's content unfindable (it was overwritten, or the cache is reset)."""
+    def evict(self, block: int) -> None:
+        """Forget the cached content of ``block``, if it has any."""
         if self.cache.content[block] is not None:
             self.cache.forget(block)
+            self._log.note("evicted", block, -1, None)
+
+    def forget_all(self) -> None:
+        """Forget all cached content; the caller notes one event for it."""
+        for block, content in enumerate(self.cache.content):
+            if content is not None:
+                self.cache.forget(block)
 
     def hash_of(self, block: int) -> int | None:
         content = self.cache.content[block]

@@ -60,9 +60,7 @@ class PrefixCache:
         assert content is not None  # only registered blocks are found
         return content.hash, content.registration
 
-    def register(
-        self, block: int, parent: tuple[int, int], token_ids: list[int]
-    ) -> tuple[tuple[int, int], bool, int]:
+    def register(self, block: int, parent: tuple[int, int], token_ids: list[int]) -> tuple[tuple[int, int], bool, int]:
         """Make ``block``, now written with ``token_ids`` after ``parent``, findable.
 
         Returns its (hash, registration), whether it was registered (False: another block holds the same prefix

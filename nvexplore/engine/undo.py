@@ -7,6 +7,7 @@ interrupted and run again.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -14,6 +15,11 @@ from typing import Any
 
 def _truncate(items: list[Any], length: int) -> None:
     del items[length:]
+
+
+def _remove_last(items: list[Any] | deque[Any], item: object) -> None:
+    if items and items[-1] is item:
+        items.pop()
 
 
 class UndoLog:
@@ -45,6 +51,10 @@ class UndoLog:
     def length(self, items: list[Any]) -> None:
         """About to append to ``items``."""
         self._entries.append(partial(_truncate, items, len(items)))
+
+    def append(self, items: list[Any] | deque[Any], item: object) -> None:
+        """About to append ``item`` itself (not an equal one) to a list or deque."""
+        self._entries.append(partial(_remove_last, items, item))
 
     def call(self, restore: Callable[[], object]) -> None:
         """``restore`` undoes the next change; it must do no harm when called twice or before the change."""

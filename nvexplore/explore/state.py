@@ -220,13 +220,11 @@ def _in_order(state: State, record: StepRecord) -> list[Step]:
     ]
     if committed.number is not None:
         steps.append((committed.number, state.committed, (record,)))
-    steps += [
-        (n, state.left, (s,)) for n, s in zip(committed.finished_number, committed.finished_seq_id, strict=True)
-    ]
+    steps += [(n, state.left, (s,)) for n, s in zip(committed.finished_number, committed.finished_seq_id, strict=True)]
     for events in (before.blocks, planned.blocks, committed.blocks):
         steps += _block_steps(state, events)
-    for events in (before.preempted, planned.preempted):
-        steps += _preempted_steps(state, events)
+    steps += _preempted_steps(state, before.preempted)
+    steps += _preempted_steps(state, planned.preempted)
     steps.sort(key=lambda step: step[0])
     return steps
 

@@ -1,0 +1,102 @@
+"""The options of an engine as users give them. Knows neither torch nor the scheduler; turns into EngineLimits."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from nvexplore.engine.limits import EngineLimits
+
+DEFAULT_MAX_MODEL_LEN = 4096
+
+
+def _option(default: Any, help: str, nano_vllm: str = "", **limits: Any) -> Any:
+    return Field(default, description=help, json_schema_extra={"nano_vllm": nano_vllm}, **limits)
+
+
+class EngineConfig(BaseModel):
+    """Options of ``LLM(model, **options)``; unknown ones are refused with the nearest name.
+
+    ``None`` means: chosen when the model is loaded (see each description).
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    max_num_seqs: int = _option(32, "sequences that hold KV blocks at the same time, at most", "max_num_seqs", ge=1)
+    max_num_batched_tokens: int = _option(
+        512, "tokens a step, at most: longer prompts run in chunks", "max_num_batched_tokens", ge=1
+    )
+    max_model_len: int | None = _option(
+        None,
+        f"prompt + completion tokens of a request, at most; None: the model's limit, but at most "
+        f"{DEFAULT_MAX_MODEL_LEN}",
+        "max_model_len",
+        ge=1,
+    )
+    block_size: int = _option(16, "tokens a KV block", "kvcache_block_size", ge=1)
+    num_kvcache_blocks: int | None = _option(
+        None,
+        "KV blocks in the pool; None: as many as fit (at most 1 GiB on a CPU)",
+        "num_kvcache_blocks",
+        ge=1,
+    )
+    enable_prefix_caching: bool = _option(True, "share the KV blocks of equal prompt beginnings")
+    policy: Literal["prefill_first"] = _option("prefill_first", "who runs first: prompts before decoding")
+    attention_backend: Literal["auto", "torch"] = _option("auto", "implementation of attention")
+    device: Literal["auto", "cpu"] = _option("auto", "where the model runs")
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = _option(
+        "auto", "number format of weights and KV; auto: the checkpoint's"
+    )
+    seed: int = _option(0, "of the sampler; equal seeds give equal tokens", ge=0)
+
+    @classmethod
+    def of(cls, **options: Any) -> Self:
+        """Check ``options``; raises TypeError for an unknown name, ValueError naming option, value and limit."""
+        for name in options:
+            if name not in cls.model_fields:
+                near = difflib.get_close_matches(name, cls.model_fields, n=1)
+                hint = f"; did you mean {near[0]!r}?" if near else f"; the options are {', '.join(cls.model_fields)}"
+                raise TypeError(f"unknown option {name!r}{hint}")
+        try:
+            return cls(**options)
+        except ValidationError as error:
+            problems = [
+                f"{'.'.join(map(str, e['loc']))}={e['input']!r}: {e['msg'][:1].lower()}{e['msg'][1:]}"
+                for e in error.errors()
+            ]
+            raise ValueError("; ".join(problems)) from None
+
+    def model_len(self, max_position_embeddings: int) -> int:
+        """The length limit for a model that was made for ``max_position_embeddings`` positions."""
+        if self.max_model_len is None:
+            return min(max_position_embeddings, DEFAULT_MAX_MODEL_LEN)
+        if self.max_model_len > max_position_embeddings:
+            raise ValueError(
+                f"max_model_len={self.max_model_len}: must be at most {max_position_embeddings}, "
+                "the model's max_position_embeddings"
+            )
+        return self.max_model_len
+
+    def limits(self, *, num_blocks: int, max_model_len: int) -> EngineLimits:
+        """The engine's limits once the pool's size is known."""
+        return EngineLimits(
+            num_blocks=num_blocks,
+            block_size=self.block_size,
+            max_num_seqs=self.max_num_seqs,
+            max_num_batched_tokens=self.max_num_batched_tokens,
+            max_model_len=max_model_len,
+            enable_prefix_caching=self.enable_prefix_caching,
+            policy=self.policy,
+        )
+
+
+def options_table() -> str:
+    """The options as a Markdown table, nano-vLLM's names beside; the README holds its output."""
+    rows = ["| option | default | meaning | nano-vLLM |", "|---|---|---|---|"]
+    for name, field in EngineConfig.model_fields.items():
+        extra = field.json_schema_extra
+        nano = extra.get("nano_vllm") if isinstance(extra, dict) else ""
+        rows.append(f"| `{name}` | `{field.default!r}` | {field.description} | {f'`{nano}`' if nano else ''} |")
+    return "\n".join(rows) + "\n"
