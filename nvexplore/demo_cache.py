@@ -28,9 +28,7 @@ MANIFEST: Final = "nvexplore_manifest.json"
 _LEFTOVER_SECONDS: Final = 24 * 3600.0
 
 
-def cached_folder(
-    target: Path, make: Callable[[Path, Path], None], *, format_number: int, report: Report
-) -> None:
+def cached_folder(target: Path, make: Callable[[Path, Path], None], *, format_number: int, report: Report) -> None:
     """Make the folder `target` unless it is there, complete and of format `format_number`.
 
     `make(scratch, folder)` fills `folder`; `scratch` is another folder on the same disk that goes away

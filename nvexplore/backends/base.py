@@ -1,0 +1,125 @@
+"""The contract between models and devices: the operations a decoder is written in.
+
+A model calls these and nothing else, so a device, a kernel or a fusion arrives as another backend and no
+model changes. T tokens, N rows (sequences) and R sampled rows are those of the ``ForwardBatch``; tensors have
+the backend's dtype unless said otherwise. Every backend supports ragged rows, prefill chunks with and without
+cached context, decode rows, all of them in one batch, and rows of padding. It knows nothing of requests or
+scheduling.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from nvexplore.engine.batch import Dispatch
+from nvexplore.layers.attention import Attention
+from nvexplore.layers.embedding import Embedding, LMHead
+from nvexplore.layers.linear import Linear
+from nvexplore.layers.norm import RMSNorm
+from nvexplore.runner.forward_batch import ForwardBatch
+
+if TYPE_CHECKING:
+    from nvexplore.models.decoder import CausalLM, DecoderLayer
+
+
+class Backend(ABC):
+    """The operations of a decoder on one device in one dtype; called under ``torch.inference_mode``.
+
+    Arguments may be overwritten where a method says so; a caller uses what is returned.
+    """
+
+    device: torch.device
+    dtype: torch.dtype
+
+    # --- once an engine, once a step ---
+
+    def prepare_weights(self, model: CausalLM) -> None:  # noqa: B027 - most backends use weights as they are
+        """Repack a model's loaded weights, once, before the first step. A backend may keep what it makes."""
+
+    @abstractmethod
+    def begin(self, batch: ForwardBatch) -> ForwardBatch:
+        """Bring a batch to the device and set its ``plan``: what all layers of this step share."""
+
+    @abstractmethod
+    def dispatch(self, num_prefill: int, num_decode: int) -> Dispatch:
+        """Say how a step with so many rows of each kind would be run, without touching the device."""
+
+    @abstractmethod
+    def available_memory(self) -> int:
+        """Return the bytes that a KV pool may take now."""
+
+    def close(self) -> None:  # noqa: B027 - a backend without memory of its own has nothing to free
+        """Free what the backend holds; may be called again."""
+
+    # --- operations ---
+
+    @abstractmethod
+    def embedding(self, input_ids: Tensor, layer: Embedding) -> Tensor:
+        """Look up ids [T] (int32) -> [T, hidden]."""
+
+    @abstractmethod
+    def add_rms_norm(self, x: Tensor, residual: Tensor | None, norm: RMSNorm) -> tuple[Tensor, Tensor]:
+        """Return (norm(x + residual), x + residual), both [T, hidden]; without a residual (norm(x), x).
+
+        May overwrite ``x`` and ``residual``.
+        """
+
+    @abstractmethod
+    def linear(self, x: Tensor, layer: Linear) -> Tensor:
+        """[T, in of this rank] -> [T, out of this rank], summed over ranks where ``layer.sums_ranks``."""
+
+    @abstractmethod
+    def qk_norm_rope_store(self, qkv: Tensor, layer: Attention, batch: ForwardBatch) -> Tensor:
+        """Turn the packed projection into queries, and keys and values in the cache.
+
+        qkv: [T, (num_heads + 2 * num_kv_heads) * head_dim], queries, keys, values; may be overwritten.
+        Queries and keys are normalised over each head where the layer has norms, then rotated by
+        ``batch.positions``. Keys and values go to ``batch.slot_mapping``; a slot of -1 is skipped.
+        Returns the queries [T, num_heads, head_dim].
+        """
+
+    @abstractmethod
+    def attention(self, q: Tensor, layer: Attention, batch: ForwardBatch) -> Tensor:
+        """Attend from q [T, num_heads, head_dim] to the paged cache -> [T, num_heads * head_dim].
+
+        All keys and values, those of this step too, are read from the cache through ``batch.block_tables``.
+        A token at position p sees positions 0..p of its sequence and no slot beyond ``context_lens``,
+        whatever that holds. Rows of padding give finite values that nobody uses.
+        """
+
+    @abstractmethod
+    def silu_mul(self, gate_up: Tensor) -> Tensor:
+        """[T, 2 * n] -> silu(first half) * second half, [T, n]."""
+
+    @abstractmethod
+    def logits(self, hidden: Tensor, rows: Tensor | None, head: LMHead) -> Tensor:
+        """Multiply some rows of hidden [T, hidden] by the head -> [R, vocab] float32, all of the vocabulary.
+
+        rows: [R] int32, or None for all T.
+        """
+
+    @abstractmethod
+    def sample(self, logits: Tensor, batch: ForwardBatch) -> Tensor:
+        """Choose a token id for each row of logits [R, vocab] float32 -> [R] int64.
+
+        Temperature 0 is the argmax (the first on ties); otherwise a draw from softmax(logits / temperature)
+        that depends on the row, its temperature and its ``sample_keys`` alone. A row without a finite maximum
+        (NaN, +inf, or all -inf) gives -1, and whoever reads the ids on the host raises.
+        """
+
+    # --- compositions, which a backend may replace by something faster ---
+
+    def decoder_layer(
+        self, layer: DecoderLayer, hidden: Tensor, residual: Tensor | None, batch: ForwardBatch
+    ) -> tuple[Tensor, Tensor]:
+        """Run one layer on hidden [T, hidden]; a backend with a fused layer overrides this."""
+        return layer.forward(self, hidden, residual, batch)
+
+    def step(self, model: CausalLM, batch: ForwardBatch) -> Tensor:
+        """Run a begun batch from token ids to sampled ids [R] int64; one with graphs replays them here."""
+        hidden = model.forward(self, batch)
+        return self.sample(self.logits(hidden, batch.logits_rows, model.lm_head), batch)

@@ -1,0 +1,147 @@
+"""The operations in plain torch on the CPU: what every other backend is compared with."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from nvexplore.backends.attention import PagedAttention
+from nvexplore.backends.base import Backend
+from nvexplore.engine.batch import Dispatch
+from nvexplore.layers.attention import Attention
+from nvexplore.layers.embedding import Embedding, LMHead
+from nvexplore.layers.linear import Linear
+from nvexplore.layers.norm import RMSNorm
+from nvexplore.layers.sampler import sample, uniforms_of
+from nvexplore.runner.forward_batch import ForwardBatch
+
+_POOL_LIMIT: Final = 1 << 30  # bytes: a KV pool on the CPU shares memory with everything else
+
+
+@dataclass(slots=True)
+class _Plan:
+    """What all layers of a step share: where keys and values go, the attention's own plan, the rotation.
+
+    kept:  [K] int64 tokens that are stored, or None where all are; slots: [K] int64 where to.
+    angles: cosines and sines [T, 1, head_dim / 2] by the identity of their table.
+    """
+
+    kept: Tensor | None
+    slots: Tensor
+    attention: object
+    angles: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
+
+
+class CpuBackend(Backend):
+    """``Backend`` in plain torch, on one rank, in float32, bfloat16 or float16."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, dtype: torch.dtype, attention: PagedAttention) -> None:
+        self.dtype = dtype
+        self._attention = attention
+
+    def begin(self, batch: ForwardBatch) -> ForwardBatch:
+        slots = batch.slot_mapping.long()
+        kept = None
+        if (slots < 0).any():
+            # -1 as an index would be the pool's last slot.
+            kept = (slots >= 0).nonzero().flatten()
+            slots = slots[kept]
+        return replace(batch, plan=_Plan(kept, slots, self._attention.plan(batch)))
+
+    def dispatch(self, num_prefill: int, num_decode: int) -> Dispatch:
+        name = self._attention.name
+        return Dispatch(
+            eager_reason="cpu",
+            prefill_backend=name if num_prefill else None,
+            decode_backend=name if num_decode else None,
+        )
+
+    def available_memory(self) -> int:
+        return min(_POOL_LIMIT, _free_memory() // 2)
+
+    def close(self) -> None:
+        self._attention.close()
+
+    def embedding(self, input_ids: Tensor, layer: Embedding) -> Tensor:
+        return functional.embedding(input_ids, layer.weight)
+
+    def add_rms_norm(self, x: Tensor, residual: Tensor | None, norm: RMSNorm) -> tuple[Tensor, Tensor]:
+        residual = x if residual is None else residual.add_(x)
+        return functional.rms_norm(residual, norm.weight.shape, norm.weight, norm.eps), residual
+
+    def linear(self, x: Tensor, layer: Linear) -> Tensor:
+        return functional.linear(x, layer.weight, layer.bias)
+
+    def qk_norm_rope_store(self, qkv: Tensor, layer: Attention, batch: ForwardBatch) -> Tensor:
+        plan: _Plan = batch.plan
+        heads = qkv.view(-1, layer.num_heads + 2 * layer.num_kv_heads, layer.head_dim)
+        q, k, v = torch.split(heads, [layer.num_heads, layer.num_kv_heads, layer.num_kv_heads], dim=1)
+        q, k = _normalise(q, layer.q_norm), _normalise(k, layer.k_norm)
+        cos, sin = self._angles(layer.rotary.cos_sin, batch)
+        q, k = _rotate(q, cos, sin), _rotate(k, cos, sin)
+        if plan.kept is not None:
+            k, v = k[plan.kept], v[plan.kept]
+        layer.k_cache.flatten(0, 1).index_copy_(0, plan.slots, k)
+        layer.v_cache.flatten(0, 1).index_copy_(0, plan.slots, v)
+        return q
+
+    def attention(self, q: Tensor, layer: Attention, batch: ForwardBatch) -> Tensor:
+        plan: _Plan = batch.plan
+        out = self._attention.forward(q, layer.k_cache, layer.v_cache, layer.scale, plan.attention)
+        return out.flatten(1)
+
+    def silu_mul(self, gate_up: Tensor) -> Tensor:
+        gate, up = gate_up.chunk(2, dim=-1)
+        return functional.silu(gate).mul_(up)
+
+    def logits(self, hidden: Tensor, rows: Tensor | None, head: LMHead) -> Tensor:
+        if rows is not None:
+            hidden = hidden.index_select(0, rows)
+        return functional.linear(hidden, head.weight).float()
+
+    def sample(self, logits: Tensor, batch: ForwardBatch) -> Tensor:
+        return sample(logits, batch.temperatures, uniforms_of(batch.sample_keys))
+
+    def _angles(self, table: Tensor, batch: ForwardBatch) -> tuple[Tensor, Tensor]:
+        known: dict[int, tuple[Tensor, Tensor]] = batch.plan.angles
+        if id(table) not in known:
+            cos, sin = table.index_select(0, batch.positions)[:, None].chunk(2, dim=-1)
+            known[id(table)] = cos, sin
+        return known[id(table)]
+
+
+def _normalise(heads: Tensor, norm: RMSNorm | None) -> Tensor:
+    if norm is None:
+        return heads
+    return functional.rms_norm(heads, norm.weight.shape, norm.weight, norm.eps)
+
+
+def _rotate(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Turn value i of each head [T, heads, head_dim] together with value i + head_dim / 2, in float32."""
+    first, second = heads.float().chunk(2, dim=-1)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(heads.dtype)
+
+
+def _free_memory() -> int:
+    """Return the bytes that may still be taken of the machine's memory, or of the container's share."""
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        # Counts what the kernel would give back from its caches, which SC_AVPHYS_PAGES does not.
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        free = next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration):
+        pass
+    try:
+        group = Path("/sys/fs/cgroup")
+        limit, used = ((group / f"memory.{name}").read_text().strip() for name in ("max", "current"))
+        return min(free, max(0, int(limit) - int(used)))
+    except (OSError, ValueError):  # no such file, or "max": no limit
+        return free

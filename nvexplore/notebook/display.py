@@ -1,0 +1,108 @@
+"""The views of one session: the Explorer that feeds them, made when somebody first looks.
+
+Only then are the widgets imported.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from nvexplore.notebook.errors import SessionError
+
+if TYPE_CHECKING:
+    from nvexplore.engine.engine import Engine
+    from nvexplore.engine.subscription import Subscription
+    from nvexplore.explore.recorder import Recorder
+    from nvexplore.notebook.explorer import Explorer
+    from nvexplore.notebook.requests import Decode
+    from nvexplore.notebook.runner import TaskRunner
+
+NO_WIDGETS = 'the views need ipywidgets and anywidget: pip install "nvexplore[notebook]"'
+VIEWS = ("all", "schedule", "blocks")
+
+
+class Display:
+    """Shows an engine's steps in widgets. The engine holds on to this, and this never to the engine."""
+
+    def __init__(self, engine: Engine, recorder: Recorder, decode: Decode, runner: TaskRunner) -> None:
+        self._engine = weakref.ref(engine)
+        self._recorder, self._decode, self._runner = recorder, decode, weakref.ref(runner)
+        self._explorer: Explorer | None = None
+        self._subscription: Subscription | None = None
+
+    @property
+    def explorer(self) -> Explorer:
+        """Made at the first call, with the steps that the recorder still has."""
+        if self._explorer is not None:
+            return self._explorer
+        engine, runner = self._engine(), self._runner()
+        if engine is None or runner is None:
+            raise SessionError("the engine of these views is gone")
+        try:
+            from nvexplore.notebook.explorer import Explorer
+        except ModuleNotFoundError as error:
+            raise SessionError(f"{NO_WIDGETS} ({error.name} is missing)") from None
+        explorer = Explorer(decode=self._decode)
+        for snapshot, records in self._recorder.segments[-1:]:
+            explorer.push(snapshot)
+            for record in records:
+                explorer.push(record)
+        self._subscription = engine.subscribe(explorer.push)
+        explorer.on_command(_command_of(self._runner))
+        self._explorer = explorer
+        self.show(runner.status)
+        return explorer
+
+    def view(self, what: str) -> Any:
+        """A widget of ``VIEWS``: "all" is both views under the run, pause and step buttons."""
+        if what not in VIEWS:
+            raise ValueError(f"no view {what!r}: there are {', '.join(VIEWS)}")
+        explorer = self.explorer
+        if what == "all":
+            return explorer
+        if what == "schedule":
+            from nvexplore.notebook.schedule_view import ScheduleView
+
+            return ScheduleView(explorer)
+        from nvexplore.notebook.block_view import BlockView
+
+        return BlockView(explorer)
+
+    def show(self, status: str) -> None:
+        """Say how the run stands; at a standstill the views get the whole state."""
+        if self._explorer is not None:
+            self._explorer.status = status
+            if status != "running":
+                self._explorer.flush()
+                self._explorer.keyframe()
+
+    def refresh(self) -> None:
+        """Let the views catch up now, with what happened since the last step too (a request was added)."""
+        engine = self._engine()
+        if self._explorer is not None and engine is not None:
+            self._explorer.push(engine.snapshot())
+            self._explorer.flush()
+
+    def close(self) -> None:
+        """Take the views off the engine; they keep what they show, since the page they stand on does."""
+        explorer, subscription = self._explorer, self._subscription
+        self._explorer = self._subscription = None
+        if subscription is not None:
+            subscription.close()
+        if explorer is not None:
+            explorer.status = "closed"
+            explorer.flush()
+            explorer.keyframe()
+
+
+def _command_of(runner: weakref.ref[TaskRunner]) -> Callable[[str], None]:
+    """The buttons' callback. It may be called on any thread: it only sets the runner's flags."""
+
+    def command(name: str) -> None:
+        alive = runner()
+        if alive is not None and name in ("run", "pause", "step"):
+            getattr(alive, name)()
+
+    return command

@@ -1,0 +1,203 @@
+"""Paces what a browser is told: an engine makes thousands of steps a second, a browser bears some thirty messages.
+
+Nothing is lost by that: a message tells the state at its end and every step's column since the last one. Knows no
+Jupyter: ``send`` takes a message, ``later`` calls back once after some seconds, and a test supplies both.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from nvexplore.engine.events import Snapshot, StepRecord
+from nvexplore.explore.state import FoldError
+from nvexplore.notebook.mirror import MESSAGE_VERSION, Message, Mirror
+
+MAX_PENDING = 64
+"""Records kept back unread at most: reading them is left to the moment when a message is due."""
+REST_S = 0.3
+"""An engine that made no step for so long is at rest: its state is sent as a frame, which a saved notebook keeps."""
+FRAME_BYTES_PER_S = 1_000_000
+"""A frame larger than this is sent less often than each second, so that repeating it takes no more than this rate."""
+
+
+class Feed:
+    """Takes the snapshot and the records an engine delivers, and sends frames and deltas.
+
+    send:       gets each message, on the thread that pushed or flushed.
+    later:      ``later(seconds)`` must call ``tick()`` once after that time and return True, or return False where it
+                can't. With it the newest step is shown even if nobody flushes.
+    max_hz:     messages in any second at most; ``hz`` is the steady pace, and the rest is for flushes and answers.
+    frame_s:    seconds after which a frame is sent in place of a delta: a saved notebook keeps only frames.
+    max_steps, max_entries, max_finished: how much of the past a frame holds: steps, entries in them (a sequence in a
+                step is one), and sequences that have ended.
+    """
+
+    def __init__(
+        self,
+        send: Callable[[Message], None],
+        *,
+        later: Callable[[float], bool] = lambda seconds: False,
+        clock: Callable[[], float] = time.monotonic,
+        hz: float = 25.0,
+        max_hz: int = 30,
+        frame_s: float = 1.0,
+        max_steps: int = 512,
+        max_entries: int = 20_000,
+        max_finished: int = 256,
+    ) -> None:
+        self._send, self._later, self._clock = send, later, clock
+        self._interval, self._frame_s = 1.0 / hz, frame_s
+        self._limits = {"max_steps": max_steps, "max_entries": max_entries, "max_finished": max_finished}
+        self.mirror: Mirror | None = None
+        self.lock = threading.RLock()
+        self.seq = 0
+        self.is_active = False
+        self._run = 0
+        self._lost: FoldError | None = None
+        self._pending: list[Snapshot | StepRecord] = []
+        self._due = self._frame_due = 0.0
+        self._sent: deque[float] = deque(maxlen=max_hz)  # when the last messages went out
+        self._needs_frame = self._is_armed = False
+        self._tells_all = True  # the browsers' last message was a frame, and nothing happened since
+
+    def push(self, item: Snapshot | StepRecord) -> None:
+        """Take what an engine delivers. Cheap unless a message is due.
+
+        Raises FoldError (a SnapshotNeeded) if a record is missing or was lost to an interrupt; a snapshot mends it.
+        """
+        with self.lock:
+            if self._lost is not None and isinstance(item, StepRecord):
+                raise self._lost
+            self._pending.append(item)
+            if self.is_active:
+                if self._clock() >= self._due:
+                    self._try_send()
+                elif not self._is_armed:
+                    self._arm(self._interval)
+            if len(self._pending) >= MAX_PENDING:
+                self.fold()
+            if self._lost is not None:
+                raise self._lost
+
+    def start(self) -> None:
+        """Somebody looks: send a frame now, and news from now on."""
+        with self.lock:
+            self.is_active = self._needs_frame = True
+            self._try_send()
+
+    def stop(self) -> None:
+        """Nobody looks any more: send nothing, go on following the engine."""
+        with self.lock:
+            self.is_active = False
+
+    def flush(self) -> None:
+        """Show the newest step now (in a moment, if too many messages went out in the last second)."""
+        with self.lock:
+            self.fold()
+            if self.is_active and (self._needs_frame or (self.mirror and self.mirror.has_news)):
+                self._try_send()
+
+    def keyframe(self) -> None:
+        """The run pauses or ends: send all there is, so that it can be saved."""
+        with self.lock:
+            self.fold()
+            if self.is_active and not self._tells_all:
+                self._needs_frame = True
+                self._try_send()
+
+    def resync(self) -> None:
+        """A browser has missed something: send all there is."""
+        with self.lock:
+            self._needs_frame = True
+            if self.is_active:
+                self._try_send()
+
+    def tick(self) -> None:
+        """The time asked of ``later`` is over: send what is left; a frame when things have come to rest."""
+        with self.lock:
+            self._is_armed = False
+            if not self.is_active:
+                return
+            self.fold()
+            if self._needs_frame or (self.mirror and self.mirror.has_news):
+                self._try_send()
+            elif not self._tells_all and self._clock() >= max(self._due + REST_S, self._frame_due):
+                self.keyframe()
+            if not self._tells_all:
+                self._arm(self._interval)
+
+    def frame(self) -> Message:
+        """Everything, for one who asks out of turn (a page that is reloaded, a notebook that is saved)."""
+        with self.lock:
+            self.fold()
+            if self.mirror is None:
+                return {"version": MESSAGE_VERSION, "full": True, "run": self._run, "seq": self.seq, **NOTHING}
+            if self.mirror.has_news:
+                # The one who asked is ahead of the others now; a delta would not fit both.
+                self._needs_frame = True
+            return self.mirror.frame(self.seq)
+
+    def fold(self) -> None:
+        """Bring the mirror up to date with what was pushed."""
+        pending, self._pending = self._pending, []
+        for item in pending:
+            self._tells_all = False
+            if isinstance(item, Snapshot):
+                self._lost = None
+                self._needs_frame = True
+                if self.mirror is None or not self.mirror.rebase(item):
+                    self._run += 1
+                    self.mirror = Mirror(item, self._run, **self._limits)
+            elif self.mirror is not None and self._lost is None:
+                try:
+                    self.mirror.apply(item)
+                except FoldError as error:
+                    self._lost = error
+
+    def _try_send(self) -> None:
+        now = self._clock()
+        if len(self._sent) == self._sent.maxlen and now - self._sent[0] < 1.0:
+            wait = self._sent[0] + 1.0 - now
+            self._due = now + wait
+            if self._arm(wait):
+                return
+        self.fold()
+        self.seq += 1
+        if self.mirror is None:
+            message = self.frame()
+        elif self._needs_frame or now >= self._frame_due:
+            message = self.mirror.frame(self.seq, settle=True)
+            size = sum(len(part) for part in message.values() if isinstance(part, bytes))
+            self._frame_due = now + max(self._frame_s, size / FRAME_BYTES_PER_S)
+        else:
+            message = self.mirror.delta(self.seq)
+        self._needs_frame = False
+        self._tells_all = bool(message["full"])
+        self._due = now + self._interval
+        self._sent.append(now)
+        self._send(message)
+        if not self._tells_all:
+            self._arm(self._interval)
+
+    def _arm(self, seconds: float) -> bool:
+        """Have ``tick`` called; True if it will be."""
+        if not self._is_armed:
+            self._is_armed = self._later(seconds)
+        return self._is_armed
+
+
+NOTHING: Message = {
+    "step": 0,
+    "event": 0,
+    "time": 0.0,
+    "block_size": 0,
+    "num_blocks": 0,
+    "max_num_seqs": 0,
+    "max_num_batched_tokens": 0,
+    "max_steps": 512,
+    "names": [],
+}
+"""What there is to tell before an engine was seen."""

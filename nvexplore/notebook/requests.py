@@ -1,0 +1,185 @@
+"""Every request by its id: how far it is and what it has said, learnt from the records. Knows no engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from nvexplore.engine.events import Snapshot, StepRecord
+from nvexplore.explore.lifecycle import turns
+from nvexplore.notebook.summary import Summary, shortened
+
+Decode = Callable[[list[int]], str]
+# Finished requests beyond these are forgotten, the oldest first, so that a long session stays small.
+MAX_FINISHED = 1000
+LIVE = ("waiting", "prefill", "decode")
+
+
+def _no_text(_: list[int]) -> str:
+    return ""
+
+
+@dataclass(eq=False, repr=False)
+class Request:
+    """One request, kept up to date.
+
+    status: "waiting", "prefill", "decode", or why it has ended: "stop", "length" or "abort".
+    """
+
+    request_id: str
+    seq_id: int
+    prompt_token_ids: list[int]
+    prompt: str
+    token_ids: list[int] = field(default_factory=list)
+    status: str = "waiting"
+    num_cached_tokens: int = 0
+    num_preemptions: int = 0
+    decode: Decode = _no_text
+
+    @property
+    def is_finished(self) -> bool:
+        return self.status not in LIVE
+
+    @property
+    def text(self) -> str:
+        """The completion so far."""
+        return self.decode(self.token_ids) if self.token_ids else ""
+
+    def __repr__(self) -> str:
+        text = f", text={self.text!r}" if self.token_ids else ""
+        return (
+            f"Request({self.request_id!r}, {self.status}, {len(self.prompt_token_ids)} prompt tokens"
+            f"{f', {self.num_cached_tokens} cached' if self.num_cached_tokens else ''}, "
+            f"prompt={shortened(self.prompt)!r}{text})"
+        )
+
+
+class RequestTable(Sequence[Request]):
+    """Requests as a list that shows itself as a table."""
+
+    def __init__(self, requests: list[Request]) -> None:
+        self._requests = requests
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def __getitem__(self, index: int) -> Request:  # type: ignore[override]
+        return self._requests[index]
+
+    def __iter__(self) -> Iterator[Request]:
+        return iter(self._requests)
+
+    def summary(self) -> Summary:
+        """The table, with whole texts."""
+        live = sum(not request.is_finished for request in self)
+        return Summary(
+            headline=f"{len(self)} request{'' if len(self) == 1 else 's'}, {live} unfinished",
+            columns=("request", "status", "prompt", "cached", "generated", "prompt text", "text so far"),
+            rows=tuple(
+                (
+                    request.request_id,
+                    request.status,
+                    f"{len(request.prompt_token_ids)} tokens",
+                    str(request.num_cached_tokens),
+                    str(len(request.token_ids)),
+                    shortened(request.prompt),
+                    request.text,
+                )
+                for request in self
+            ),
+        )
+
+    def __repr__(self) -> str:
+        return repr(self.summary())
+
+    def _repr_html_(self) -> str:
+        return self.summary()._repr_html_()
+
+
+class RequestLog:
+    """A subscriber that keeps the requests; ``push`` takes a Snapshot, then every StepRecord.
+
+    text: from token ids.
+    num_blocks, block_size, max_num_seqs: the engine's, for those who describe a record.
+    """
+
+    def __init__(self, decode: Decode = _no_text) -> None:
+        self.text = decode
+        self._by_seq: dict[int, Request] = {}
+        self._finished: dict[int, Request] = {}
+        self.num_blocks = self.block_size = self.max_num_seqs = self._next_step = 0
+
+    def push(self, item: Snapshot | StepRecord) -> None:
+        if isinstance(item, Snapshot):
+            self._restart(item)
+        elif item.step >= self._next_step:  # after a double Ctrl-C a record may come twice
+            self._next_step = item.step + 1
+            self._apply(item)
+
+    def add(self, request_id: str, seq_id: int, prompt_token_ids: list[int]) -> Request:
+        """Note a request that the next record will tell of."""
+        prompt = self.text(prompt_token_ids)
+        request = Request(request_id, seq_id, prompt_token_ids, prompt, decode=self.text)
+        self._by_seq[seq_id] = request
+        return request
+
+    def name(self, seq_id: int) -> str:
+        """The request id of a sequence."""
+        request = self._by_seq.get(seq_id) or self._finished.get(seq_id)
+        return request.request_id if request is not None else f"sequence {seq_id}"
+
+    def find(self, request_id: str) -> Request | None:
+        """The newest request of that id."""
+        return next((r for r in reversed(self.table) if r.request_id == request_id), None)
+
+    @property
+    def table(self) -> RequestTable:
+        """All requests known, by age."""
+        known = {**self._finished, **self._by_seq}
+        return RequestTable([known[seq_id] for seq_id in sorted(known)])
+
+    def _restart(self, snapshot: Snapshot) -> None:
+        self.num_blocks, self.block_size = snapshot.num_blocks, snapshot.block_size
+        self.max_num_seqs = snapshot.max_num_seqs
+        self._next_step = snapshot.step
+        columns = snapshot.sequences
+        for row, seq_id in enumerate(columns.seq_id):
+            tokens, prompt = columns.token_ids[row], columns.num_prompt_tokens[row]
+            request = self.add(columns.request_id[row], seq_id, tokens[:prompt])
+            request.token_ids, request.status = tokens[prompt:], columns.status[row]
+            request.num_cached_tokens = columns.num_cached_tokens[row]
+            request.num_preemptions = columns.num_preemptions[row]
+
+    def _apply(self, record: StepRecord) -> None:
+        added, committed = record.before.added, record.committed
+        columns = zip(added.seq_id, added.request_id, added.token_ids, strict=True)
+        for seq_id, request_id, token_ids in columns:
+            if seq_id not in self._by_seq and seq_id not in self._finished:
+                self.add(request_id, seq_id, token_ids)
+        for _, kind, seq_id, amount in turns(record):
+            request = self._by_seq.get(seq_id)
+            if request is None:  # it ended in this session's sight already
+                continue
+            if kind == "admitted":
+                request.status, request.num_cached_tokens = "prefill", amount
+            elif kind == "preempted":
+                request.status = "waiting"
+                request.num_preemptions += 1
+            elif kind == "aborted":
+                self.end(seq_id, "abort")
+        for seq_id, token_id in zip(committed.seq_id, committed.token_id, strict=True):
+            request = self._by_seq[seq_id]
+            request.token_ids.append(token_id)
+            request.status = "decode"
+        for seq_id, reason in zip(committed.finished_seq_id, committed.finish_reason, strict=True):
+            self.end(seq_id, reason)
+
+    def end(self, seq_id: int, reason: str) -> None:
+        """Note that a request has ended; what is not live is passed over."""
+        request = self._by_seq.pop(seq_id, None)
+        if request is None:
+            return
+        request.status = reason
+        self._finished[seq_id] = request
+        while len(self._finished) > MAX_FINISHED:
+            del self._finished[next(iter(self._finished))]

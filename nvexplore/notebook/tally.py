@@ -1,0 +1,92 @@
+"""A run in sums, and in words. Reads records only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from nvexplore.engine.events import Snapshot, StepRecord
+from nvexplore.notebook.requests import Request, RequestLog
+from nvexplore.notebook.summary import Summary, counted, shortened
+
+COLUMNS = ("request", "ended by", "prompt", "cached", "generated", "text")
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class RunSummary(Summary):
+    """Many steps; ``finished`` holds the requests that ended in them."""
+
+    tally: Tally
+    seconds: float
+    finished: tuple[Request, ...]
+
+
+@dataclass
+class Tally:
+    """Sums over the records of a run: steps, tokens by what became of them, preemptions.
+
+    finished: seq_ids of the requests that ended, in that order; last_step: number of the last one, or -1.
+    """
+
+    num_steps: int = 0
+    last_step: int = -1
+    num_prefill_tokens: int = 0
+    num_cached_tokens: int = 0
+    num_generated_tokens: int = 0
+    num_preemptions: int = 0
+    num_evicted_blocks: int = 0
+    finished: list[int] = field(default_factory=list)
+
+    def push(self, item: Snapshot | StepRecord) -> None:
+        """A subscriber's callback."""
+        if isinstance(item, Snapshot) or item.step <= self.last_step:
+            return
+        planned, committed = item.planned, item.committed
+        self.num_steps += 1
+        self.last_step = item.step
+        prefill = zip(planned.count, planned.is_prefill, strict=True)
+        self.num_prefill_tokens += sum(count for count, is_prefill in prefill if is_prefill)
+        self.num_cached_tokens += sum(planned.admitted.num_cached_tokens)
+        self.num_generated_tokens += len(committed.token_id)
+        self.num_preemptions += len(planned.preempted.seq_id)
+        self.num_evicted_blocks += planned.blocks.kind.count("evicted")
+        self.finished += committed.finished_seq_id
+
+
+def describe_run(tally: Tally, seconds: float, log: RequestLog) -> RunSummary:
+    """What a run came to, with the texts of the requests that it finished."""
+    known = {request.seq_id: request for request in log.table}
+    finished = tuple(known[seq] for seq in tally.finished if seq in known)
+    left = [request.request_id for request in known.values() if not request.is_finished]
+    rate = f", {tally.num_generated_tokens / seconds:,.0f} a second" if seconds > 0 else ""
+    prefill, cached = counted(tally.num_prefill_tokens, "token"), f"{tally.num_cached_tokens:,}"
+    notes = [
+        f"{prefill} computed in prefill, {cached} more were in the prefix cache",
+        f"{counted(tally.num_generated_tokens, 'token')} generated{rate}",
+    ]
+    if tally.num_evicted_blocks:
+        notes.append(f"{counted(tally.num_evicted_blocks, 'cached block')} evicted to make room")
+    if tally.num_preemptions:
+        notes.append(f"{counted(tally.num_preemptions, 'preemption')}: what was lost was computed again")
+    if not tally.num_steps:
+        notes = []
+    notes.append("unfinished: " + shortened(", ".join(left), 200) if left else "all requests are finished")
+    return RunSummary(
+        headline=f"{counted(tally.num_steps, 'step')} in {seconds:.2f} s",
+        columns=COLUMNS,
+        rows=tuple(map(_row, finished)),
+        notes=tuple(notes),
+        tally=tally,
+        seconds=seconds,
+        finished=finished,
+    )
+
+
+def _row(request: Request) -> tuple[str, ...]:
+    return (
+        request.request_id,
+        request.status,
+        counted(len(request.prompt_token_ids), "token"),
+        str(request.num_cached_tokens),
+        str(len(request.token_ids)),
+        request.text,
+    )

@@ -1,0 +1,74 @@
+"""The paged pool of keys and values, and how many blocks it gets. Knows nothing of who owns a block."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from nvexplore.layers.attention import Attention
+from nvexplore.model_config import ModelConfig
+
+
+class KVCacheShape(NamedTuple):
+    """What one rank stores for each token: 2 * num_layers * num_kv_heads * head_dim values of ``dtype``."""
+
+    num_layers: int
+    block_size: int
+    num_kv_heads: int
+    head_dim: int
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, config: ModelConfig, block_size: int, dtype: torch.dtype) -> KVCacheShape:
+        return cls(config.num_hidden_layers, block_size, config.num_key_value_heads, config.head_dim, dtype)
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of one block in all layers, keys and values."""
+        return 2 * self.num_layers * self.block_size * self.num_kv_heads * self.head_dim * self.dtype.itemsize
+
+    def num_blocks(self, available: int, *, useful_blocks: int) -> int:
+        """Return how many blocks fit in ``available`` bytes, at most ``useful_blocks``; none is an error."""
+        fitting = available // self.block_bytes
+        if fitting <= 0:
+            raise ValueError(
+                f"no room for the KV cache: one block takes {self.block_bytes:,} bytes (keys and values of "
+                f"{self.num_layers} layers x {self.block_size} tokens x {self.num_kv_heads} KV heads x "
+                f"{self.head_dim} x {self.dtype}), {max(0, available):,} bytes are available. Free memory, "
+                "choose a smaller block_size or dtype, or set num_kvcache_blocks"
+            )
+        return min(fitting, useful_blocks)
+
+
+class KVCache:
+    """One tensor: pool [2, layers, num_blocks, block_size, num_kv_heads, head_dim], keys then values.
+
+    Layers hold views of it, so that one layer's share can be passed on alone.
+    """
+
+    def __init__(self, shape: KVCacheShape, num_blocks: int, device: torch.device) -> None:
+        if num_blocks <= 0:
+            raise ValueError(f"num_kvcache_blocks={num_blocks}: must be at least 1")
+        self.num_blocks = num_blocks
+        # Zeros, not what the memory held: some kernels read the unwritten end of a block, if without effect.
+        self.pool = torch.zeros(
+            2,
+            shape.num_layers,
+            num_blocks,
+            shape.block_size,
+            shape.num_kv_heads,
+            shape.head_dim,
+            dtype=shape.dtype,
+            device=device,
+        )
+
+    def layer(self, index: int) -> tuple[Tensor, Tensor]:
+        """Return one layer's (keys, values), views [num_blocks, block_size, num_kv_heads, head_dim]."""
+        return self.pool[0, index], self.pool[1, index]
+
+    def bind(self, layers: list[Attention]) -> None:
+        """Give each attention layer its views, in order."""
+        for index, layer in enumerate(layers):
+            layer.k_cache, layer.v_cache = self.layer(index)

@@ -1,0 +1,172 @@
+"""Loads safetensors checkpoints strictly: every tensor of the model exactly once, or an error that names it.
+
+Knows files and names; where a tensor goes and which part of it, the model says (``CausalLM.pieces``).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from nvexplore.layers.parameter import Piece
+from nvexplore.models.decoder import CausalLM
+
+Progress = Callable[[int, int], None]
+
+INDEX_FILE: Final = "model.safetensors.index.json"
+SINGLE_FILE: Final = "model.safetensors"
+# Tensors that some checkpoints hold and that are worked out, not learned.
+_KNOWN_BUFFERS: Final = re.compile(r"(^|\.)rotary_emb\.inv_freq$")
+_FLOATS: Final = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
+
+class WeightsError(ValueError):
+    """A checkpoint does not hold exactly the model's tensors; the message names tensor, file and shapes."""
+
+
+def load_weights(model: CausalLM, path: str | Path, progress: Progress | None = None) -> None:
+    """Fill every parameter of ``model`` from the checkpoint in the folder ``path``, cast to its dtype.
+
+    Where there is an index it decides, tensor by tensor, which file is read; other files are not opened.
+    Files are memory-mapped. ``progress`` is called with (tensors done, tensors in all). Raises WeightsError.
+    """
+    pieces = {piece.name: piece for piece in model.pieces()}
+    files = _files_of(Path(path))
+    names = {name for names in files.values() for name in names if not _KNOWN_BUFFERS.search(name)}
+    _compare_names(pieces, names, Path(path))
+    done = 0
+    tied: list[tuple[Piece, Tensor, Path]] = []
+    for file, tensor_names in files.items():
+        with _open(file) as opened:
+            for name in tensor_names:
+                if name not in pieces:
+                    continue
+                piece = pieces[name]
+                values = _read(opened, piece, file)
+                if piece.is_tied:
+                    tied.append((piece, values, file))
+                else:
+                    piece.target.copy_(values)
+                done += 1
+                if progress is not None:
+                    progress(done, len(names))
+    _check_finite(model, Path(path))
+    for piece, values, file in tied:
+        if not torch.equal(values.to(piece.target), piece.target):
+            warnings.warn(
+                f"{piece.name} in {file} is not used: it differs from the embedding, to which it is tied",
+                stacklevel=2,
+            )
+
+
+def _files_of(folder: Path) -> dict[Path, list[str]]:
+    """Return which tensors are read from which file: what the index assigns, or all of the only file."""
+    index = folder / INDEX_FILE
+    if index.exists():
+        return _files_of_index(index)
+    single = folder / SINGLE_FILE
+    if not single.exists():
+        found = (
+            ", ".join(sorted(file.name for file in folder.glob("*"))) if folder.is_dir() else "no such folder"
+        )
+        raise WeightsError(f"{folder} has neither {INDEX_FILE} nor {SINGLE_FILE} (found: {found})")
+    with _open(single) as opened:
+        return {single: list(opened.keys())}
+
+
+def _files_of_index(index: Path) -> dict[Path, list[str]]:
+    def refuse_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        seen: dict[str, Any] = {}
+        for name, value in pairs:
+            if name in seen:
+                raise WeightsError(f"{index} assigns {name} twice: to {seen[name]} and to {value}")
+            seen[name] = value
+        return seen
+
+    try:
+        weight_map = json.loads(index.read_text(encoding="utf-8"), object_pairs_hook=refuse_twice)[
+            "weight_map"
+        ]
+        files: dict[Path, list[str]] = {}
+        for name, file in weight_map.items():
+            if Path(file).name != file:
+                raise WeightsError(f"{index}: {name} is assigned to {file!r}, which is not a file beside it")
+            files.setdefault(index.parent / file, []).append(name)
+    except WeightsError:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise WeightsError(f"{index} is not a valid index: {error!r}") from None
+    for path, names in files.items():
+        if not path.exists():
+            raise WeightsError(
+                f"{path} is missing; {index.name} assigns {len(names)} tensors to it ({names[0]}, ...)"
+            )
+        with _open(path) as opened:
+            absent = sorted(set(names) - set(opened.keys()))
+        if absent:
+            raise WeightsError(f"{path} does not hold {', '.join(absent)}, which {index.name} assigns to it")
+    return files
+
+
+def _open(file: Path) -> Any:
+    try:
+        return safe_open(file, framework="pt", device="cpu")
+    except (SafetensorError, OSError) as error:
+        size = file.stat().st_size if file.exists() else 0
+        with file.open("rb") as opened:
+            pointer = opened.read(40).startswith(b"version https://git-lfs")
+        hint = "it is a Git LFS pointer, not the file itself" if pointer else "truncated or corrupt"
+        raise WeightsError(
+            f"{file} ({size:,} bytes) is not a readable safetensors file, {hint}: {error}"
+        ) from None
+
+
+def _compare_names(pieces: dict[str, Piece], names: set[str], folder: Path) -> None:
+    missing = [name for name, piece in pieces.items() if name not in names and not piece.is_tied]
+    extra = sorted(names - set(pieces))
+    problems = []
+    if missing:
+        problems.append(f"{_listed(missing)} missing")
+    if extra:
+        problems.append(f"{_listed(extra)} not part of the model")
+    if problems:
+        raise WeightsError(f"{folder}: {'; '.join(problems)}")
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+
+
+def _read(opened: Any, piece: Piece, file: Path) -> Tensor:
+    whole = opened.get_slice(piece.name)
+    shape = tuple(whole.get_shape())
+    if shape != piece.shape:
+        raise WeightsError(
+            f"{piece.name} in {file} has shape {list(shape)}, the model needs {list(piece.shape)}"
+        )
+    stop = piece.start + piece.target.shape[piece.dim]
+    try:
+        values: Tensor = whole[piece.start : stop] if piece.dim == 0 else whole[:, piece.start : stop]
+    except SafetensorError as error:
+        raise WeightsError(f"{piece.name} in {file} cannot be read: {error}") from None
+    if values.dtype not in _FLOATS:
+        raise WeightsError(f"{piece.name} in {file} is {values.dtype}: quantised weights are not supported")
+    return values
+
+
+def _check_finite(model: CausalLM, folder: Path) -> None:
+    # Parameters are made full of NaN, so one that nothing was written to shows here too.
+    for name, parameter in model.named_parameters():
+        if not parameter.isfinite().all():
+            raise WeightsError(
+                f"{name} is not finite after loading {folder} as {parameter.dtype}: never written, or NaN or "
+                "infinite in the file or in that dtype"
+            )

@@ -1,0 +1,70 @@
+"""Claims that are proved by volume: `make prove` runs each in full, `make test` a fixed slice of each.
+
+A proof is one module in this folder that defines ``PROOF``::
+
+    def run_chunk(seeds: range) -> Figures:
+        for seed in seeds:
+            assert outputs(seed) == expected(seed)
+        return {"workloads": len(seeds), "max_blocks": ...}
+
+    PROOF = Proof("oracle", "Outputs equal a free run", volume=5_000, quick=50, run_chunk=run_chunk)
+
+``run_chunk`` raises (an assertion with a message, any exception) where the claim does not hold for one of the
+seeds; the runner then tries the seeds one by one to name the guilty. Everything random must derive from the seed alone,
+and a seed must give the same result whatever chunk it is in. A proof without randomness takes its cases as
+seeds. ``python -m tests.prove`` keeps finished chunks in build/prove/ and goes on after an interrupt.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+# What a chunk has to tell, by name: names that begin with max_ or min_ are combined over the chunks by max or
+# min, all others are added up.
+Figures = Mapping[str, int | float]
+
+
+@dataclass(frozen=True)
+class Proof:
+    """One claim: ``run_chunk`` is called until the seeds 0 .. volume - 1 are all tried, ``chunk`` at a time.
+
+    ``quick`` is the number of seeds that `make test` tries, always from 0. A chunk is what an interrupt can
+    lose: a few seconds of work is a good size.
+    """
+
+    name: str
+    title: str
+    volume: int
+    quick: int
+    run_chunk: Callable[[range], Figures]
+    chunk: int = 50
+
+    def chunks(self) -> list[range]:
+        """Return the seeds, cut into the ranges that are run and kept as one."""
+        starts = range(0, self.volume, self.chunk)
+        return [range(start, min(start + self.chunk, self.volume)) for start in starts]
+
+
+def combine(parts: Iterable[Figures]) -> dict[str, int | float]:
+    """Return the figures of all the chunks as one."""
+    total: dict[str, int | float] = {}
+    for part in parts:
+        for name, value in part.items():
+            if name not in total:
+                total[name] = value
+            elif name.startswith("max_"):
+                total[name] = max(total[name], value)
+            elif name.startswith("min_"):
+                total[name] = min(total[name], value)
+            else:
+                total[name] += value
+    return total
+
+
+def discover() -> list[Proof]:
+    """Import every module of this folder, save the runner's own (``_``), and return their proofs by name."""
+    names = sorted(module.name for module in pkgutil.iter_modules(__path__))
+    return [importlib.import_module(f"{__name__}.{name}").PROOF for name in names if name[0] != "_"]
