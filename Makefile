@@ -1,7 +1,7 @@
 # `make demo` opens the first notebook, `make test` runs every check; each installs what it needs into $(VENV) first.
 #
-# Without a GPU choose PyTorch's CPU build, which is a tenth of the size:
-#   make demo TORCH="torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu"
+# Without a GPU choose PyTorch's CPU build, which is a tenth of the size: TORCH takes whatever pip install takes, so
+# what pytorch.org says for "CPU" goes there (make demo TORCH="torch --index-url ...").
 
 PYTHON ?= python3
 TORCH ?= torch==2.13.0

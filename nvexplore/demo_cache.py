@@ -18,7 +18,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -83,7 +83,7 @@ def _put_in_place(made: Path, target: Path, replaced: Path, format_number: int) 
     """Rename `made` to `target`; where another process was faster, its folder stays and ours is discarded."""
     if is_complete(target, format_number):
         return
-    if target.exists():
+    with suppress(FileNotFoundError):  # the usual case, or another process has just moved it away
         target.rename(replaced)
     try:
         made.rename(target)

@@ -61,9 +61,7 @@ class ModelConfig:
         )
 
     @classmethod
-    def from_dict(
-        cls, config: Mapping[str, Any], generation_config: Mapping[str, Any] | None = None
-    ) -> ModelConfig:
+    def from_dict(cls, config: Mapping[str, Any], generation_config: Mapping[str, Any] | None = None) -> ModelConfig:
         """Make one of the parsed JSON; the ValueError or TypeError names the key that is wrong or missing."""
         spec = _architecture_of(config)
         given = {**spec.defaults, **config}
@@ -131,9 +129,7 @@ def _architecture_of(config: Mapping[str, Any]) -> Architecture:
     if not isinstance(names, list) or not names:
         raise ValueError(f"config.json names no architecture (architectures={names!r})")
     if names[0] not in ARCHITECTURES:
-        raise ValueError(
-            f"architecture {names[0]!r} is not supported (supported: {', '.join(ARCHITECTURES)})"
-        )
+        raise ValueError(f"architecture {names[0]!r} is not supported (supported: {', '.join(ARCHITECTURES)})")
     return ARCHITECTURES[names[0]]
 
 
@@ -141,9 +137,7 @@ def _refuse_unsupported(config: Mapping[str, Any], spec: Architecture) -> None:
     quantization = config.get("quantization_config")
     if quantization is not None:
         method = quantization.get("quant_method") if isinstance(quantization, Mapping) else quantization
-        raise ValueError(
-            f"quantization_config (quant_method={method!r}): quantised checkpoints are not supported"
-        )
+        raise ValueError(f"quantization_config (quant_method={method!r}): quantised checkpoints are not supported")
     activation = config.get("hidden_act") or "silu"
     if activation != "silu":
         raise ValueError(f"hidden_act={activation!r} is not supported (supported: 'silu')")
@@ -186,9 +180,7 @@ def _dtype_name(config: Mapping[str, Any]) -> str | None:
     return value and value.removeprefix("torch.")
 
 
-def _eos_token_ids(
-    config: Mapping[str, Any], generation: Mapping[str, Any], spec: Architecture
-) -> frozenset[int]:
+def _eos_token_ids(config: Mapping[str, Any], generation: Mapping[str, Any], spec: Architecture) -> frozenset[int]:
     key = "eos_token_id"
     sources = [source for source in (config, generation) if key in source] or [spec.defaults]
     found: set[int] = set()

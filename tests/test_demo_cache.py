@@ -317,6 +317,28 @@ def test_without_locks_the_first_wins_and_the_others_discard_theirs(
     assert maker() and maker.conversions == 4, "what is there is complete"
 
 
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_a_folder_that_appears_at_the_last_moment_counts_only_if_it_is_complete(
+    is_whole: bool, maker: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real_rename = Path.rename
+
+    def rename(self: Path, target: Path) -> Path:
+        if self.name == "made":
+            shutil.copytree(self, target)
+            if not is_whole:
+                truncate(target)
+        return real_rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", rename)
+    if is_whole:
+        assert (maker() / "model.safetensors").read_bytes() == GGUF
+    else:
+        with pytest.raises(DemoModelError, match="not empty"):
+            maker()
+    assert maker.leftovers() == []
+
+
 CHILD = """
 import sys, time
 from pathlib import Path

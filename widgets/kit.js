@@ -1,6 +1,9 @@
-// What the views share: colours and patterns, theme, canvas, keyboard grid, status line. Knows no engine.
+// What the views share: the frame around a view, its legend, status line and keyboard, when to draw. Knows no engine.
 //
 // Text from outside (request ids, prompts, completions) goes into the page as text nodes and through `plain` only.
+
+import { surface } from "./paint.js";
+import { clamp, plain } from "./words.js";
 
 /** Views by name; each *_view.js adds its own, and the Explorer mounts them: `mount(store, element) -> remove()`. */
 export const VIEWS = {};
@@ -16,121 +19,9 @@ export function make(tag, props = {}, ...children) {
   return el;
 }
 
-/** Text whose invisible characters are shown: line ends, tabs, control characters and those that turn the direction. */
-export function plain(text) {
-  return String(text)
-    .replace(/\r?\n/g, "↵")
-    .replace(/\t/g, "⇥")
-    .replace(/[\u0000-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g, (c) =>
-      `‹${c.codePointAt(0).toString(16).padStart(4, "0")}›`);
-}
-
 /** `text` as an element that keeps its writing direction to itself. */
 export function quote(text, className = "nvx-quote") {
   return make("bdi", { className }, plain(text));
-}
-
-// ---- theme -----------------------------------------------------------------------------------------------------------
-
-// After Okabe and Ito: told apart with every kind of colour blindness. Where two meet, a pattern differs too.
-const LIGHT = { prefill: "#2a78b8", decode: "#1a9a76", preempted: "#cf5a12", free: "#eef1f4", cached: "#e8a33a",
-  used: "#4f9fd6", shared: "#b35c93", waiting: "#b4bcc6", idle: "#c9d0d8", over: "#ffffff" };
-const DARK = { prefill: "#4a9edb", decode: "#2fb48e", preempted: "#ee7a33", free: "#23282e", cached: "#d9952f",
-  used: "#4a98d0", shared: "#c879a8", waiting: "#5b6570", idle: "#46505a", over: "#0d1216" };
-
-let probe; // one pixel that tells what a CSS colour is
-const known = new Map();
-
-/** A CSS colour as [red, green, blue]. */
-export function rgb(color) {
-  if (!known.has(color)) {
-    probe ??= document.createElement("canvas").getContext("2d", { willReadFrequently: true });
-    probe.fillStyle = "#fff";
-    probe.fillStyle = color;
-    probe.fillRect(0, 0, 1, 1);
-    known.set(color, [...probe.getImageData(0, 0, 1, 1).data.slice(0, 3)]);
-  }
-  return known.get(color);
-}
-
-/** Two colours mixed: `part` of the second. */
-export function mix(a, b, part) {
-  const [x, y] = [rgb(a), rgb(b)];
-  return `rgb(${x.map((v, i) => Math.round(v + (y[i] - v) * part)).join(",")})`;
-}
-
-const themes = new Map();
-
-/** Colours and font of the page around `el`: Jupyter's or VS Code's where there are any (views.css says how). */
-export function theme(el) {
-  const css = getComputedStyle(el), read = (name) => css.getPropertyValue(name).trim();
-  const [bg, fg, muted, line, accent] = ["bg", "fg", "muted", "line", "accent"].map((name) => read(`--nvx-${name}`));
-  const key = [bg, fg, muted, line, accent, css.fontFamily].join();
-  if (!themes.has(key)) {
-    const [r, g, b] = rgb(bg), isDark = 0.3 * r + 0.59 * g + 0.11 * b < 128;
-    themes.set(key, { bg, fg, muted, line, accent, font: css.fontFamily, isDark, ...(isDark ? DARK : LIGHT), patterns: {} });
-  }
-  return themes.get(key);
-}
-
-/** A fill of diagonal stripes of `color` on `back` (transparent if left out); `step` px apart, `width` px wide. */
-export function stripes(t, color, back = null, { step = 6, width = 2, down = false } = {}) {
-  const key = [color, back, step, width, down].join(), scale = 2;
-  if (!t.patterns[key]) {
-    const tile = make("canvas", { width: step * scale, height: step * scale }), g = tile.getContext("2d");
-    g.scale(scale, scale);
-    if (back) { g.fillStyle = back; g.fillRect(0, 0, step, step); }
-    g.strokeStyle = color;
-    g.lineWidth = width;
-    for (const shift of [-step, 0, step]) {
-      g.beginPath();
-      g.moveTo(shift - 1, down ? -1 : step + 1);
-      g.lineTo(shift + step + 1, down ? step + 1 : -1);
-      g.stroke();
-    }
-    const pattern = g.createPattern(tile, "repeat");
-    pattern.setTransform(new DOMMatrix().scale(1 / scale));
-    t.patterns[key] = pattern;
-  }
-  return t.patterns[key];
-}
-
-// ---- canvas ----------------------------------------------------------------------------------------------------------
-
-/** Size a canvas in CSS pixels, sharp on any screen; returns its context, cleared. */
-export function surface(canvas, width, height) {
-  const ratio = globalThis.devicePixelRatio || 1, w = Math.round(width * ratio), h = Math.round(height * ratio);
-  if (canvas.width !== w || canvas.height !== h) {
-    canvas.width = w;
-    canvas.height = h;
-    canvas.style.width = `${width}px`;
-    canvas.style.height = `${height}px`;
-  }
-  const g = canvas.getContext("2d");
-  g.setTransform(ratio, 0, 0, ratio, 0, 0);
-  g.clearRect(0, 0, width, height);
-  return g;
-}
-
-/** Fill a rectangle with round corners. */
-export function box(g, x, y, width, height, radius, fill) {
-  g.fillStyle = fill;
-  g.beginPath();
-  g.roundRect(x, y, width, height, Math.max(0, Math.min(radius, width / 2, height / 2)));
-  g.fill();
-}
-
-/** `text` cut so that it fits into `width` pixels, with an ellipsis where something is missing. */
-export function fit(g, text, width) {
-  if (g.measureText(text).width <= width) return text;
-  const letters = [...text];
-  let low = 0, high = letters.length;
-  while (low < high) {
-    const middle = (low + high + 1) >> 1;
-    if (g.measureText(letters.slice(0, middle).join("") + "…").width <= width) low = middle;
-    else high = middle - 1;
-  }
-  return letters.slice(0, low).join("") + "…";
 }
 
 /** Call `draw` in the next frame, however often it is asked for; again when the size or the theme changes. */
@@ -169,8 +60,6 @@ export function fail(root, error) {
   root.replaceChildren(make("div", { className: "nvx-error", role: "alert" }, `nvexplore: this view failed: ${plain(error)}`));
 }
 
-// ---- parts of a view -------------------------------------------------------------------------------------------------
-
 /** A view's frame: title and legend above, `body`, and below a line that says what is pointed at. */
 export function panel(title, body, className) {
   const legend = make("div", { className: "nvx-legend" }), status = make("div", { className: "nvx-line", role: "status" });
@@ -186,11 +75,15 @@ export function drawLegend(el, entries) {
   entries.forEach(([, , paint], i) => paint(surface(el.children[i].firstChild, 14, 14), 0, 0, 14, 14));
 }
 
-/** Replace what a status line says: strings and elements, joined by dots; the same again is not announced again. */
-export function say(line, parts) {
-  const box = make("div", {});
-  parts.filter(Boolean).forEach((part, i) => box.append(...(i ? [make("span", { className: "nvx-dot", "aria-hidden": "true" }, "·")] : []), part));
-  if (box.innerHTML !== line.firstChild?.innerHTML) line.replaceChildren(box);
+/** Replace what a status line says: `parts` joined by dots, `more` below them; the same again is not announced again. */
+export function say(line, parts, more = null) {
+  const first = make("div", {});
+  parts.filter(Boolean).forEach((part, i) => {
+    if (i) first.append(make("span", { className: "nvx-dot", "aria-hidden": "true" }, "·"));
+    first.append(part);
+  });
+  const said = make("div", {}, first, ...(more ? [make("div", { className: "nvx-text" }, ...more)] : []));
+  if (said.innerHTML !== line.firstChild?.innerHTML) line.replaceChildren(said);
 }
 
 /**
@@ -230,16 +123,6 @@ export function keyboardGrid(canvas, label, { cells, words, move, pick, leave, h
   });
   canvas.addEventListener("focus", update);
   return update;
-}
-
-/** `value` kept between two others. */
-export function clamp(value, low, high) {
-  return Math.max(low, Math.min(high, value));
-}
-
-/** A count with its noun: "1 token", "12,345 tokens". */
-export function count(n, noun) {
-  return `${n.toLocaleString("en-US")} ${noun}${n === 1 ? "" : "s"}`;
 }
 
 /**

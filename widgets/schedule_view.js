@@ -1,90 +1,13 @@
 // A row a sequence, a column a step; above them how each step spent its token budget.
 
-import { ADMITTED, DECODE, PREEMPTED, PREFILL, RECOMPUTE, SAMPLES } from "./store.js";
-import { VIEWS, asking, box, clamp, count, drawLegend, drawing, fit, keyboardGrid, make, mix, panel, plain, quote, say, stripes, surface, theme } from "./kit.js";
+import { PREFILL, RECOMPUTE } from "./wire.js";
+import { box, fit, mix, stripes, surface, theme } from "./paint.js";
+import { clamp, count, plain, tail } from "./words.js";
+import { VIEWS, asking, drawLegend, drawing, keyboardGrid, make, panel, quote, say } from "./kit.js";
+import { SCHEDULE_LEGEND, paintCell, paintEnd, paintIdle, paintWaiting } from "./schedule_paint.js";
+import { cellWords, columnWidth, scheduleRows, sequenceWords, stepWords, tickEvery } from "./schedule_words.js";
 
-const BAR = 46, AXIS = 18, ROW = 22, LABEL = 112, MAX_HEIGHT = 380, WIDTHS = [28, 24, 20, 16, 13, 11, 9, 8];
-const MAX_RUN = 512, MAX_WAITING = 64;
-const SCHEDULE_WORDS = { [PREFILL]: "prefill", [RECOMPUTE]: "recompute", [DECODE]: "decode", [PREEMPTED]: "preempted" };
-
-/** The sequences that get a row: those that ran in the steps at hand, the newest of them, then the head of the queue. */
-export function scheduleRows(store) {
-  const first = store.columns[0]?.step ?? 0, ran = [], waits = [];
-  for (const seq of store.sequences.values()) {
-    if (!seq.isLive && seq.ended < first) continue;
-    (seq.status === "waiting" && !seq.moves.length ? waits : ran).push(seq);
-  }
-  const order = (a, b) => a.id - b.id;
-  ran.sort(order);
-  waits.sort(order);
-  return { rows: [...ran.slice(-MAX_RUN), ...waits.slice(0, MAX_WAITING)].sort(order), more: Math.max(0, waits.length - MAX_WAITING) };
-}
-
-/** The widest column that lets all steps fit, as far as one may still see it. */
-export function columnWidth(steps, room) {
-  return WIDTHS.find((w) => w * (steps + 1) <= room) ?? WIDTHS.at(-1);
-}
-
-/** Every how many columns the axis has a number. */
-export function tickEvery(width, digits) {
-  return [1, 2, 5, 10, 20, 50, 100].find((n) => n * width >= digits * 7 + 14) ?? 200;
-}
-
-/** Draw what a sequence did in a step. */
-export function paintCell(g, t, kind, x, y, w, h, text = "") {
-  const back = { [PREFILL]: t.prefill, [DECODE]: t.decode, [PREEMPTED]: t.preempted }[kind]
-    ?? stripes(t, t.preempted, t.prefill, { step: 7, width: 2.4 });
-  box(g, x, y, w, h, 3, back);
-  if (kind === PREEMPTED && w >= 7) cross(g, x + w / 2, y + h / 2, Math.min(3.2, w / 4), t.over);
-  if (!text) return;
-  g.font = `600 10px ${t.font}`;
-  const wide = g.measureText(text).width;
-  if (wide > w - 4) return;
-  if (kind === RECOMPUTE) box(g, x + (w - wide) / 2 - 2, y + h / 2 - 6, wide + 4, 12, 3, t.prefill);
-  g.fillStyle = t.over;
-  g.textAlign = "center";
-  g.fillText(text, x + w / 2, y + h / 2 + 0.5);
-}
-
-function paintWaiting(g, t, x, y, w, h) {
-  box(g, x, y + h / 2 - 4, w, 8, 4, stripes(t, t.waiting, mix(t.waiting, t.bg, 0.72), { step: 6, width: 1.6 }));
-}
-
-function paintIdle(g, t, x, y, w, h) {
-  box(g, x, y + h / 2 - 1, w, 2, 1, t.idle);
-}
-
-function stroke(g, color, width, ...lines) {
-  g.strokeStyle = color;
-  g.lineWidth = width;
-  g.lineCap = "round";
-  g.beginPath();
-  for (const [[x, y], ...rest] of lines) {
-    g.moveTo(x, y);
-    for (const [u, v] of rest) g.lineTo(u, v);
-  }
-  g.stroke();
-}
-
-function cross(g, x, y, r, color) {
-  stroke(g, color, 1.8, [[x - r, y - r], [x + r, y + r]], [[x + r, y - r], [x - r, y + r]]);
-}
-
-function paintEnd(g, t, status, x, y, w, h) {
-  const cx = x + Math.min(w / 2, 9), cy = y + h / 2;
-  if (status === "abort") cross(g, cx, cy, 3, t.preempted);
-  else stroke(g, t.muted, 1.8, [[cx - 3.5, cy], [cx - 1, cy + 3], [cx + 4, cy - 3.5]]);
-}
-
-const LEGEND = [
-  ["waiting", "in the waiting queue: holds no blocks", paintWaiting],
-  ["prefill", "prompt tokens are computed; the number is how many", (g, t, ...at) => paintCell(g, t, PREFILL, ...at)],
-  ["recompute", "a prefill chunk with tokens that a preemption had thrown away", (g, t, ...at) => paintCell(g, t, RECOMPUTE, ...at)],
-  ["decode", "one more token", (g, t, ...at) => paintCell(g, t, DECODE, ...at)],
-  ["idle", "resident, but not in this step's batch", paintIdle],
-  ["preempted", "lost its blocks to another sequence", (g, t, ...at) => paintCell(g, t, PREEMPTED, ...at)],
-  ["finished", "has left the engine (a cross: aborted)", (g, t, ...at) => paintEnd(g, t, "stop", ...at)],
-];
+const BAR = 46, AXIS = 18, ROW_HEIGHT = 22, LABEL = 112, SCHEDULE_HEIGHT = 380;
 
 /** Mount the view on a store; returns what removes it. */
 export function mountScheduleView(store, el) {
@@ -93,12 +16,12 @@ export function mountScheduleView(store, el) {
   const { root, legend, status } = panel("Schedule", scroller, "nvx-schedule");
   root.append(newest);
   el.append(root);
-  let rows = [], more = 0, first = 0, steps = 0, cw = WIDTHS[0], head = 0, width = 0, height = 0, t;
+  let rows = [], more = 0, first = 0, steps = 0, cw = 1, head = 0, width = 0, height = 0, t;
   let hover = null; // [row (-1: the budget), column (-1: the label)]
   let follows = true, followsRows = true, left = 0, top = 0, leftStep = 0;
 
   const x = (column) => LABEL + column * cw - scroller.scrollLeft;
-  const y = (row) => head + row * ROW - scroller.scrollTop;
+  const y = (row) => head + row * ROW_HEIGHT - scroller.scrollTop;
   const columnAt = (step) => step - first;
 
   function layout() {
@@ -107,15 +30,15 @@ export function mountScheduleView(store, el) {
     steps = store.columns.length;
     head = BAR + AXIS + 6;
     cw = columnWidth(steps, scroller.clientWidth - LABEL);
-    const content = head + Math.max(1, rows.length + (more ? 1 : 0)) * ROW + 4;
+    const content = head + Math.max(1, rows.length + (more ? 1 : 0)) * ROW_HEIGHT + 4;
     spacer.style.width = `${LABEL + (steps + 1) * cw}px`;
     spacer.style.height = `${content}px`;
-    scroller.style.height = `${Math.min(content, MAX_HEIGHT) + (scroller.offsetHeight - scroller.clientHeight)}px`;
+    scroller.style.height = `${Math.min(content, SCHEDULE_HEIGHT) + (scroller.offsetHeight - scroller.clientHeight)}px`;
     if (follows) scroller.scrollLeft = spacer.offsetWidth;
     else scroller.scrollLeft = Math.round((leftStep - first) * cw);
     if (followsRows) {
       const live = rows.findIndex((seq) => seq.isLive);
-      scroller.scrollTop = live < 0 ? content : Math.max(0, live - 2) * ROW;
+      scroller.scrollTop = live < 0 ? content : Math.max(0, live - 2) * ROW_HEIGHT;
     }
     [left, top] = [scroller.scrollLeft, scroller.scrollTop];
     [width, height] = [scroller.clientWidth, scroller.clientHeight];
@@ -135,21 +58,21 @@ export function mountScheduleView(store, el) {
     drawRows(g, lit);
     g.restore();
     drawBudget(g);
-    drawLegend(legend, LEGEND.map(([word, title, paint]) => [word, title, (g2, ...at) => paint(g2, t, ...at)]));
+    drawLegend(legend, SCHEDULE_LEGEND.map(([word, title, paint]) => [word, title, (g2, ...at) => paint(g2, t, ...at)]));
     describe();
     announce();
-    Object.assign(root.dataset, { step: store.step, columnWidth: cw, label: LABEL, head, rowHeight: ROW, first, rows: rows.length });
+    Object.assign(root.dataset, { step: store.step, columnWidth: cw, label: LABEL, head, rowHeight: ROW_HEIGHT, first, rows: rows.length });
   }
 
   function drawRows(g, lit) {
     const from = Math.max(0, Math.floor(scroller.scrollLeft / cw)), to = Math.min(steps, from + Math.ceil(width / cw) + 1);
-    const upper = Math.floor(scroller.scrollTop / ROW), lower = Math.min(rows.length, upper + Math.ceil(height / ROW) + 1);
+    const upper = Math.floor(scroller.scrollTop / ROW_HEIGHT), lower = Math.min(rows.length, upper + Math.ceil(height / ROW_HEIGHT) + 1);
     const rowOf = new Map(), gap = cw >= 11 ? 2 : 1;
     const faint = (id) => (lit.size && !lit.has(id) ? 0.3 : 1);
     for (let row = upper; row < lower; row++) {
       rowOf.set(rows[row].id, row);
-      if (lit.has(rows[row].id)) box(g, 0, y(row), width, ROW, 0, mix(t.bg, t.accent, 0.14));
-      else if (hover?.[0] === row) box(g, 0, y(row), width, ROW, 0, mix(t.bg, t.fg, 0.05));
+      if (lit.has(rows[row].id)) box(g, 0, y(row), width, ROW_HEIGHT, 0, mix(t.bg, t.accent, 0.14));
+      else if (hover?.[0] === row) box(g, 0, y(row), width, ROW_HEIGHT, 0, mix(t.bg, t.fg, 0.05));
     }
     if (hover?.[1] >= 0) box(g, x(hover[1]), 0, cw, height, 0, mix(t.bg, t.fg, 0.05));
     g.save();
@@ -161,48 +84,49 @@ export function mountScheduleView(store, el) {
       g.globalAlpha = faint(seq.id);
       for (const [a, b, waits] of store.spans(seq, first + steps - 1)) {
         const start = Math.max(from - 1, columnAt(a)), end = Math.min(to, columnAt(b)) + 1;
-        if (end > start) (waits ? paintWaiting : paintIdle)(g, t, x(start) + gap / 2, y(row), (end - start) * cw - gap, ROW);
+        if (end > start) (waits ? paintWaiting : paintIdle)(g, t, x(start) + gap / 2, y(row), (end - start) * cw - gap, ROW_HEIGHT);
       }
-      if (seq.ended >= first) paintEnd(g, t, seq.status, x(columnAt(seq.ended) + (seq.status === "abort" ? 0 : 1)), y(row), cw, ROW);
+      if (seq.ended >= first) paintEnd(g, t, seq.status, x(columnAt(seq.ended) + (seq.status === "abort" ? 0 : 1)), y(row), cw, ROW_HEIGHT);
     }
     for (let c = from; c < to; c++) {
       const { seqs, kinds, counts } = store.columns[c];
       for (let i = 0; i < seqs.length; i++) {
         const row = rowOf.get(seqs[i]), kind = kinds[i] & 15;
         if (row === undefined) continue;
+        g.globalAlpha = 1;
+        box(g, x(c), y(row) + 4, cw, ROW_HEIGHT - 8, 0, lit.has(seqs[i]) ? mix(t.bg, t.accent, 0.14) : t.bg);
         g.globalAlpha = faint(seqs[i]);
-        box(g, x(c), y(row) + 4, cw, ROW - 8, 0, lit.has(seqs[i]) ? mix(t.bg, t.accent, 0.14) : t.bg);
-        paintCell(g, t, kind, x(c) + gap / 2, y(row) + 3, cw - gap, ROW - 6, kind === PREFILL || kind === RECOMPUTE ? String(counts[i]) : "");
+        paintCell(g, t, kind, x(c) + gap / 2, y(row) + 3, cw - gap, ROW_HEIGHT - 6, kind === PREFILL || kind === RECOMPUTE ? String(counts[i]) : "");
       }
     }
     g.globalAlpha = 1;
     if (hover?.[0] >= 0 && hover[1] >= 0) {
       g.strokeStyle = t.fg;
       g.lineWidth = 1.5;
-      g.strokeRect(x(hover[1]) + 0.5, y(hover[0]) + 2, cw - 1, ROW - 4);
+      g.strokeRect(x(hover[1]) + 0.5, y(hover[0]) + 2, cw - 1, ROW_HEIGHT - 4);
     }
     g.restore();
     g.textAlign = "left";
     for (let row = upper; row < lower; row++) {
       const seq = rows[row], isLit = lit.has(seq.id);
       g.globalAlpha = isLit || !lit.size ? 1 : 0.55;
-      if (isLit) box(g, 0, y(row), 3, ROW, 0, t.accent);
+      if (isLit) box(g, 0, y(row), 3, ROW_HEIGHT, 0, t.accent);
       const color = { waiting: t.waiting, prefill: t.prefill, decode: t.decode }[seq.status];
-      if (color) box(g, 8, y(row) + ROW / 2 - 3, 6, 6, 3, color);
+      if (color) box(g, 8, y(row) + ROW_HEIGHT / 2 - 3, 6, 6, 3, color);
       g.font = `${isLit ? 600 : 400} 12px ${t.font}`;
       g.fillStyle = seq.isLive || isLit ? t.fg : t.muted;
-      g.fillText(fit(g, plain(seq.name), LABEL - 30), 20, y(row) + ROW / 2 + 0.5);
+      g.fillText(fit(g, plain(seq.name), LABEL - 30), 20, y(row) + ROW_HEIGHT / 2 + 0.5);
     }
     g.globalAlpha = 1;
     if (more) {
       g.font = `12px ${t.font}`;
       g.fillStyle = t.muted;
-      g.fillText(`and ${count(more, "more request")} waiting`, 20, y(rows.length) + ROW / 2);
+      g.fillText(`and ${count(more, "more request")} waiting`, 20, y(rows.length) + ROW_HEIGHT / 2);
     }
     if (!rows.length) {
       g.font = `12px ${t.font}`;
       g.fillStyle = t.muted;
-      g.fillText("no request yet", 20, y(0) + ROW / 2);
+      g.fillText("no request yet", 20, y(0) + ROW_HEIGHT / 2);
     }
   }
 
@@ -249,59 +173,22 @@ export function mountScheduleView(store, el) {
     box(g, 0, head - 3, width, 1, 0, t.line);
   }
 
-  /** What a sequence did in a step, in words. */
-  function cellWords(seq, column) {
-    const { step, seqs, kinds, starts, counts } = column, words = [];
-    for (let i = seqs.indexOf(seq.id); i >= 0; i = seqs.indexOf(seq.id, i + 1)) {
-      const kind = kinds[i] & 15, end = starts[i] + counts[i];
-      if (kind === PREEMPTED) {
-        const cause = store.sequences.get(starts[i]);
-        words.push(`preempted${cause ? ` for ${plain(cause.name)}` : ""}: ${count(counts[i], "computed token")} lost`);
-      } else {
-        const range = counts[i] === 1 ? `position ${starts[i]}` : `positions ${starts[i]} to ${end - 1}`;
-        const from = kinds[i] & ADMITTED && starts[i] ? `, after ${count(starts[i], "token")} from the prefix cache` : "";
-        const chunk = kind === DECODE ? "" : kinds[i] & SAMPLES ? ", last chunk" : ", not the last chunk";
-        words.push(`${SCHEDULE_WORDS[kind]} of ${count(counts[i], "token")} (${range}${from}${chunk})`);
-      }
-    }
-    if (!words.length) {
-      const span = store.spans(seq, first + steps - 1).find(([a, b]) => a <= step && step <= b);
-      words.push(span ? (span[2] ? "waiting" : "resident, not in this batch") : step < seq.born ? "not there yet" : "gone");
-    }
-    if (seq.ended === step) words.push(seq.status === "abort" ? "aborted" : `finished (${seq.status})`);
-    return words;
-  }
-
-  function stepWords(column) {
-    const { step, prefill, recompute, decode, budget, free, running, waiting, us } = column, used = prefill + recompute + decode;
-    const parts = [[prefill, "prefill"], [recompute, "recompute"], [decode, "decode"]].filter(([n]) => n).map(([n, word]) => `${n} ${word}`);
-    return [make("b", {}, `step ${step}`), `${used} of ${count(budget, "token")}${parts.length ? ` (${parts.join(", ")})` : ""}`,
-      `${running} running, ${waiting} waiting`, count(free, "free block"), us ? `${(us / 1000).toFixed(us < 10_000 ? 2 : 1)} ms` : ""];
-  }
-
   const answers = asking(store, () => drawn.ask());
-
-  function sequenceWords(seq) {
-    const cached = seq.numCached ? `, ${seq.numCached} from the prefix cache` : "", again = seq.numPreemptions;
-    return [make("b", {}, quote(seq.name, "")), seq.isLive ? seq.status : seq.status === "abort" ? "aborted" : `finished (${seq.status})`,
-      `${count(seq.numPrompt, "prompt token")} + ${seq.numTokens - seq.numPrompt} generated`, `${seq.numComputed} computed${cached}`,
-      count(seq.table.length, "block"), again ? `preempted ${again === 1 ? "once" : `${again} times`}` : ""];
-  }
 
   function describe() {
     const chosen = hover ?? (store.selection.kind === "sequence" ? [rows.findIndex((s) => s.id === store.selection.id), -1] : [-1, -1]);
     const seq = rows[chosen[0]], column = store.columns[chosen[1]] ?? (seq ? null : store.columns.at(-1));
-    if (seq && column) say(status, [make("b", {}, quote(seq.name, "")), `step ${column.step}`, ...cellWords(seq, column)]);
+    if (seq && column) say(status, [make("b", {}, quote(seq.name, "")), `step ${column.step}`, ...cellWords(store, seq, column)]);
     else if (seq) {
       const told = answers.about("sequence", seq.id);
-      say(status, sequenceWords(seq), told && (told.prompt || told.text) ? ["prompt ", quote(told.prompt), " output ", quote(told.text || "…")] : null);
-    } else if (column) say(status, stepWords(column));
+      say(status, [make("b", {}, quote(seq.name, "")), ...sequenceWords(seq)], told?.prompt ? [quote(tail(told.prompt, 70)), " → ", quote(tail(told.text, 90) || "…")] : null);
+    } else if (column) say(status, [make("b", {}, `step ${column.step}`), ...stepWords(column)]);
     else say(status, ["Nothing has run yet."]);
   }
 
   // Pointer, keyboard, scrolling.
   const cellAt = (event) => {
-    const row = Math.floor((event.offsetY - head + scroller.scrollTop) / ROW), column = Math.floor((event.offsetX - LABEL + scroller.scrollLeft) / cw);
+    const row = Math.floor((event.offsetY - head + scroller.scrollTop) / ROW_HEIGHT), column = Math.floor((event.offsetX - LABEL + scroller.scrollLeft) / cw);
     const inHead = event.offsetY < head, inLabel = event.offsetX < LABEL;
     const cell = [inHead ? -1 : row < rows.length ? row : -1, inLabel || column >= steps ? -1 : column];
     return cell[0] < 0 && cell[1] < 0 ? null : cell;
@@ -327,12 +214,12 @@ export function mountScheduleView(store, el) {
   const announce = keyboardGrid(canvas, "Schedule: a row a sequence, a column a step", {
     cells: () => [rows.length, steps],
     here: () => hover && hover[0] >= 0 ? [hover[0], Math.max(0, hover[1])] : [clamp(rows.findIndex((s) => s.isLive), 0, Infinity), Math.max(0, steps - 1)],
-    words: (row, column) => (rows[row] && store.columns[column] ? `${plain(rows[row].name)}, step ${store.columns[column].step}: ${cellWords(rows[row], store.columns[column]).join(", ")}` : ""),
+    words: (row, column) => (rows[row] && store.columns[column] ? `${plain(rows[row].name)}, step ${store.columns[column].step}: ${cellWords(store, rows[row], store.columns[column]).join(", ")}` : ""),
     move(row, column) {
       point([row, column]);
-      const [cx, cy] = [column * cw, row * ROW], room = width - LABEL, tall = height - head;
+      const [cx, cy] = [column * cw, row * ROW_HEIGHT], room = width - LABEL, tall = height - head;
       scroller.scrollLeft = clamp(scroller.scrollLeft, cx + cw - room, cx);
-      scroller.scrollTop = clamp(scroller.scrollTop, cy + ROW - tall, cy);
+      scroller.scrollTop = clamp(scroller.scrollTop, cy + ROW_HEIGHT - tall, cy);
     },
     pick: (row, column) => pick([row, column]),
     leave() {

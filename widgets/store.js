@@ -1,27 +1,12 @@
 // The Explorer's store: what one engine looks like, as plain data. Knows no DOM, no widget and no colour.
 //
-// Python (nvexplore/notebook/mirror.py) writes the messages, `receive` reads them. A message is an object of numbers
+// Python (nvexplore/notebook/messages.py) writes the messages, `receive` reads them. A message is an object of numbers
 // and named buffers: a frame holds everything, a delta only what changed since the message before it. Values are
 // absolute, so a delta that tells what a frame already told changes nothing.
 
-export const STATUS = ["waiting", "prefill", "decode", "stop", "length", "abort", "finished"];
-export const FREE = 0, CACHED = 1, USED = 2, SHARED = 3;
-export const BLOCK_STATES = ["free", "cached", "used", "shared"];
-export const PREFILL = 1, RECOMPUTE = 2, DECODE = 3, PREEMPTED = 4;
-export const ADMITTED = 16, SAMPLES = 32;
-const VERSION = 1, ROW = 11, HEAD = 11, HELD = 64, PATIENCE = 250, RETRY = 2000;
+import { ADMITTED, HEAD, PREEMPTED, ROW, STATUS, VERSION, blockState, copyAs } from "./wire.js";
 
-/** The bytes of a DataView, ArrayBuffer or typed array as a typed array of its own (a message's are not aligned). */
-export function copyAs(Type, bytes) {
-  if (!bytes) return new Type(0);
-  const view = ArrayBuffer.isView(bytes) ? bytes : new Uint8Array(bytes);
-  return new Type(view.buffer.slice(view.byteOffset, view.byteOffset + view.byteLength));
-}
-
-/** The state of a block from its word: ref count * 2 + (1 if its hash is kept). */
-export function blockState(word) {
-  return word < 2 ? word : word < 4 ? USED : SHARED;
-}
+const HELD = 64, PATIENCE = 250, RETRY = 2000;
 
 /** What a store asks of the world around it; a page without Python leaves all of it out. */
 const NOBODY = {
@@ -39,8 +24,7 @@ export class Store {
     this.selection = { kind: "none", id: -1 };
     this.cursor = -1; // the step that is looked at; -1: the newest
     this.status = "";
-    this.running = false;
-    this.canControl = false;
+    this.hasControls = false;
     this.seq = -1;
     this.gaps = 0;
     this.held = []; // deltas that came before the message they build on
@@ -57,7 +41,7 @@ export class Store {
     this.written = new Uint32Array(0); // blocks that the newest step wrote
     this.sequences = new Map(); // seq_id -> sequence, live ones and the last that ended
     this.waiting = [];
-    this.runningQueue = [];
+    this.running = [];
     this.columns = []; // one a step, oldest first
   }
 
@@ -160,7 +144,7 @@ export class Store {
     for (const id of m.gone ?? []) this.sequences.delete(id);
     if (m.written) this.written = copyAs(Uint32Array, m.written);
     if (m.waiting) this.waiting = Array.from(copyAs(Uint32Array, m.waiting));
-    if (m.running) this.runningQueue = Array.from(copyAs(Uint32Array, m.running));
+    if (m.running) this.running = Array.from(copyAs(Uint32Array, m.running));
     this.seq = m.seq;
     this.step = m.step;
     this.event = m.event;
@@ -196,8 +180,9 @@ export class Store {
 
   /** When a sequence waited and when it was resident: [first step, last step, is waiting], oldest first. */
   spans(seq, newest) {
-    const spans = [], last = seq.ended >= 0 ? seq.ended : newest;
-    let waits = seq.moves.length ? !seq.moves[0][1] : seq.status === "waiting", from = seq.born;
+    const spans = [], last = seq.ended < 0 ? newest : seq.ended - (seq.status === "abort" ? 1 : 0);
+    // Before its first move it was in the other queue; with none it is still there, where a waiting one has no KV.
+    let waits = seq.moves.length ? !seq.moves[0][1] : !seq.numComputed, from = seq.born;
     for (const [step, then] of seq.moves) {
       if (step > from) spans.push([from, step - 1, waits]);
       [from, waits] = [Math.max(from, step), then];

@@ -8,9 +8,7 @@ from nvexplore.backends.attention import create_attention
 from nvexplore.backends.base import Backend
 
 
-def create_backend(
-    device: str | torch.device, dtype: torch.dtype, attention_backend: str = "auto"
-) -> Backend:
+def create_backend(device: str | torch.device, dtype: torch.dtype, attention_backend: str = "auto") -> Backend:
     """Make the backend for ``device``; ValueError names what is not supported and what is.
 
     dtype: of weights, activations and KV; attention_backend: "auto" or a name that the device has.

@@ -7,30 +7,16 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
 
 from nvexplore.checks import check_int
 from nvexplore.engine.events import RECORD_VERSION, Snapshot, StepRecord
+from nvexplore.explore.chunk import Chunk, folded, snapshot_of
 from nvexplore.explore.lifecycle import Directory, RequestInfo
 from nvexplore.explore.state import FoldError, State
 
 Segment = tuple[Snapshot, list[StepRecord]]
-
-
-class _Chunk:
-    """Some records without a gap. snapshot: the state before the first; None until somebody needs it."""
-
-    __slots__ = ("first_step", "records", "snapshot")
-
-    def __init__(self, first_step: int, snapshot: Snapshot | None) -> None:
-        self.first_step = first_step
-        self.snapshot = snapshot
-        self.records: list[StepRecord] = []
-
-    @property
-    def next_step(self) -> int:
-        return self.first_step + len(self.records)
 
 
 class Recorder:
@@ -40,17 +26,17 @@ class Recorder:
     snapshot_every: a Snapshot stands before every so many records (fewer where ``max_steps`` is small).
 
     Pushing is cheap because folding is left to whoever asks: the snapshots between are made when a state is
-    asked for or the records before them are dropped. May be read from any thread; what it hands out is the
-    reader's own, but records are shared and not to be changed.
+    asked for or the records before them are dropped. May be read from any thread (hold ``lock`` to read several
+    things of one moment); what it hands out is the reader's own, but records are shared and not to be changed.
     """
 
     def __init__(self, max_steps: int = 10_000, *, snapshot_every: int = 256) -> None:
         self.max_steps = check_int("max_steps", max_steps, minimum=1)
         every = check_int("snapshot_every", snapshot_every, minimum=1)
         self.snapshot_every = min(every, max(1, self.max_steps // 4))
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
         # Never empty once a snapshot has come; the first chunk always has its snapshot.
-        self._chunks: list[_Chunk] = []
+        self._chunks: list[Chunk] = []
         self._directory = Directory()
         self._running: State | None = None
         self._first_event = 0
@@ -61,7 +47,7 @@ class Recorder:
         Raises, and keeps what it has: FoldError for a record that does not follow the last one or that comes
         before any snapshot; ValueError for a snapshot of an earlier step, which is another engine's.
         """
-        with self._lock:
+        with self.lock:
             if isinstance(item, StepRecord):
                 self._push_record(item)
             elif isinstance(item, Snapshot):
@@ -73,7 +59,7 @@ class Recorder:
 
     def clear(self) -> None:
         """Forget all records and go on: the state after the last one is the snapshot to start from."""
-        with self._lock:
+        with self.lock:
             if self._chunks:
                 self._start(self._caught_up().snapshot())
 
@@ -112,7 +98,7 @@ class Recorder:
             return  # no step was missed, and the records tell the rest
         self._running = None
         self._directory.start(snapshot)
-        chunk = _Chunk(snapshot.step, snapshot)
+        chunk = Chunk(snapshot.step, snapshot)
         if last.records:
             self._chunks.append(chunk)
             self._make_room()
@@ -126,11 +112,11 @@ class Recorder:
         self._running = None
         self._first_event = snapshot.event
         self._directory = directory
-        self._chunks = [_Chunk(snapshot.step, snapshot)]
+        self._chunks = [Chunk(snapshot.step, snapshot)]
 
     def _open_chunk(self) -> None:
         last = self._chunks[-1]
-        chunk = _Chunk(last.next_step, None)
+        chunk = Chunk(last.next_step, None)
         if self._running is not None and self._running.step >= last.first_step:
             # Somebody follows the state, so there is little left to fold.
             chunk.snapshot = self._caught_up().snapshot()
@@ -140,12 +126,16 @@ class Recorder:
     def _make_room(self) -> None:
         """Drop the oldest chunks until a whole chunk more cannot exceed ``max_steps``."""
         while len(self._chunks) > 1 and len(self) > self.max_steps - self.snapshot_every:
-            self._snapshot_of(1)
+            snapshot_of(self._chunks, 1)
             del self._chunks[0]
             self._directory.forget_before(self._chunks[0].first_step)
 
     def __len__(self) -> int:
         return sum(len(chunk.records) for chunk in self._chunks)
+
+    def __bool__(self) -> bool:
+        """True even when empty: ``if recorder`` asks whether there is one."""
+        return True
 
     def __iter__(self) -> Iterator[StepRecord]:
         return iter(self.records)
@@ -153,7 +143,7 @@ class Recorder:
     @property
     def records(self) -> list[StepRecord]:
         """The kept records, oldest first."""
-        with self._lock:
+        with self.lock:
             return [record for chunk in self._chunks for record in chunk.records]
 
     @property
@@ -174,20 +164,20 @@ class Recorder:
     @property
     def gaps(self) -> list[tuple[int, int]]:
         """(first, last) missing step of each stretch that ran while nobody recorded."""
-        with self._lock:
+        with self.lock:
             pairs = pairwise(self._chunks)
             return [(a.next_step, b.first_step - 1) for a, b in pairs if a.next_step < b.first_step]
 
     @property
     def requests(self) -> dict[int, RequestInfo]:
         """seq_id -> RequestInfo of the live requests and of those that left during the kept steps."""
-        with self._lock:
+        with self.lock:
             return dict(self._directory)
 
     @property
     def segments(self) -> list[Segment]:
         """(snapshot, the records that continue it), oldest first; more than one only where there are gaps."""
-        with self._lock:
+        with self.lock:
             found: list[Segment] = []
             for chunk in self._chunks:
                 if found and found[-1][0].step + len(found[-1][1]) == chunk.first_step:
@@ -199,7 +189,7 @@ class Recorder:
 
     def record_of(self, step: int) -> StepRecord:
         """The record of ``step``. Raises ValueError, naming what is kept, if it is not here."""
-        with self._lock:
+        with self.lock:
             chunk = self._chunk_of(step)
             return chunk.records[step - chunk.first_step]
 
@@ -217,18 +207,18 @@ class Recorder:
 
         For readers who follow along: it is not a copy, not to be changed, and moves on when asked for again.
         """
-        with self._lock:
+        with self.lock:
             if not self._chunks:
                 raise ValueError("nothing is recorded yet: there is no state")
             return self._caught_up()
 
     def _state(self, step: int, num_more: int) -> State:
-        with self._lock:
+        with self.lock:
             chunk = self._chunk_of(step)
-            state = State(self._snapshot_of(self._chunks.index(chunk)))
-            return _folded(state, chunk.records[: step - chunk.first_step + num_more])
+            state = State(snapshot_of(self._chunks, self._chunks.index(chunk)))
+            return folded(state, chunk.records[: step - chunk.first_step + num_more])
 
-    def _chunk_of(self, step: int) -> _Chunk:
+    def _chunk_of(self, step: int) -> Chunk:
         check_int("step", step)
         index = bisect_right([chunk.first_step for chunk in self._chunks], step) - 1
         if index >= 0 and step < self._chunks[index].next_step:
@@ -239,28 +229,11 @@ class Recorder:
         kept += "".join(f", without {first} to {last}" for first, last in self.gaps)
         raise ValueError(f"step {step} is not recorded: kept are {kept}")
 
-    def _snapshot_of(self, index: int) -> Snapshot:
-        """The snapshot of a chunk, folded from the nearest one before it if it was not made yet."""
-        start = next(i for i in range(index, -1, -1) if self._chunks[i].snapshot is not None)
-        snapshot = self._chunks[start].snapshot
-        assert snapshot is not None
-        if start < index:
-            state = State(snapshot)
-            for chunk, following in pairwise(self._chunks[start : index + 1]):
-                snapshot = following.snapshot = _folded(state, chunk.records).snapshot()
-        return snapshot
-
     def _caught_up(self) -> State:
         # Taken away while it is folded: an interrupt must not leave a half-applied record in it.
         state, self._running = self._running, None
         last = self._chunks[-1]
         if state is None or state.step < last.first_step:
-            state = State(self._snapshot_of(len(self._chunks) - 1))
-        self._running = _folded(state, last.records[state.step - last.first_step :])
+            state = State(snapshot_of(self._chunks, len(self._chunks) - 1))
+        self._running = folded(state, last.records[state.step - last.first_step :])
         return self._running
-
-
-def _folded(state: State, records: Iterable[StepRecord]) -> State:
-    for record in records:
-        state.apply(record)
-    return state

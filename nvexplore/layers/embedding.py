@@ -25,9 +25,7 @@ class Embedding(Layer):
 class LMHead(Embedding):
     """Logits are hidden states times ``weight``, which with ``tied_to`` is that embedding's, not a copy."""
 
-    def __init__(
-        self, vocab_size: int, hidden_size: int, *, placement: Placement, tied_to: Embedding | None
-    ) -> None:
+    def __init__(self, vocab_size: int, hidden_size: int, *, placement: Placement, tied_to: Embedding | None) -> None:
         if tied_to is None:
             super().__init__(vocab_size, hidden_size, placement=placement)
         else:

@@ -29,9 +29,7 @@ class ColumnParallelLinear(Linear):
     sizes: rows of each part on this rank, in order.
     """
 
-    def __init__(
-        self, in_features: int, parts: Mapping[str, int], *, bias: bool, placement: Placement
-    ) -> None:
+    def __init__(self, in_features: int, parts: Mapping[str, int], *, bias: bool, placement: Placement) -> None:
         super().__init__()
         self.parts = dict(parts)
         self.shares = [placement.share(rows, name) for name, rows in parts.items()]

@@ -33,9 +33,7 @@ class GatedMLP(nn.Module):
             bias=config.mlp_bias,
             placement=placement,
         )
-        self.down_proj = RowParallelLinear(
-            size, config.hidden_size, bias=config.mlp_bias, placement=placement
-        )
+        self.down_proj = RowParallelLinear(size, config.hidden_size, bias=config.mlp_bias, placement=placement)
 
     def forward(self, backend: Backend, x: Tensor) -> Tensor:
         gate_up = backend.linear(x, self.gate_up_proj)
@@ -76,9 +74,7 @@ class Decoder(nn.Module):
         super().__init__()
         rotary = RotaryTable(config.rope, config.head_dim, max_positions, placement.device)
         self.embed_tokens = Embedding(config.vocab_size, config.hidden_size, placement=placement)
-        self.layers = nn.ModuleList(
-            DecoderLayer(config, rotary, placement) for _ in range(config.num_hidden_layers)
-        )
+        self.layers = nn.ModuleList(DecoderLayer(config, rotary, placement) for _ in range(config.num_hidden_layers))
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps, placement=placement)
 
 

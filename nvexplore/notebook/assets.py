@@ -7,12 +7,13 @@ other by name, so that node can test each alone; here they are put into one scop
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1]
 _IMPORT = re.compile(r'^import \{[^}]*\} from "\./([\w.]+)";\n', re.MULTILINE)
-_OTHER_IMPORT = re.compile(r"^\s*import\b|\bimport\s*\(|^export (?:\*|\{)", re.MULTILINE)
+_OTHER = re.compile(r"^\s*import\b|\bimport\s*\(|^export (?:\*|\{)", re.MULTILINE)
 _EXPORT = re.compile(r"^export (?!default\b)", re.MULTILINE)
 
 
@@ -25,30 +26,50 @@ def widgets_folder() -> Path:
     for folder in (PACKAGE / "widgets", PACKAGE.parent / "widgets"):
         if (folder / "store.js").is_file():
             return folder
-    raise AssetError(f"the browser side of nvexplore is missing: no widgets/store.js in {PACKAGE} or beside it")
+    raise AssetError(
+        f"the browser side of nvexplore is missing: no widgets/store.js in {PACKAGE} or beside it"
+    )
+
+
+def in_order(names: list[str], read: Callable[[str], str]) -> dict[str, str]:
+    """The sources ``names`` and all they import, each after those it imports."""
+    sources: dict[str, str] = {}
+    under_way: list[str] = []
+
+    def visit(name: str) -> None:
+        if name in under_way:
+            raise AssetError(f"{name} imports itself, by way of {', '.join(under_way)}")
+        if name not in sources:
+            under_way.append(name)
+            text = read(name)
+            for imported in _IMPORT.findall(text):
+                visit(imported)
+            under_way.pop()
+            sources[name] = text
+
+    for name in names:
+        visit(name)
+    return sources
 
 
 def join_modules(sources: dict[str, str]) -> str:
-    """One module from several: ``sources`` maps file name to text, a file after those it imports.
+    """One module from several, which ``in_order`` has ordered.
 
-    Raises AssetError for an import that is not of an earlier file by its names, and for a name that two files have.
+    Raises AssetError for an import or export of another form, and for a name that two files define.
     """
     parts: list[str] = []
-    seen: set[str] = set()
     owner: dict[str, str] = {}
-    for name, text in sources.items():
-        for imported in _IMPORT.findall(text):
-            if imported not in seen:
-                raise AssetError(f"{name} imports ./{imported}, which does not come before it")
-        text = _IMPORT.sub("", text)
-        if _OTHER_IMPORT.search(text):
-            raise AssetError(f'{name}: only `import {{ names }} from "./file.js";` can be joined')
+    for name, source in sources.items():
+        text = _IMPORT.sub("", source)
+        if _OTHER.search(text):
+            raise AssetError(
+                f'{name}: only `import {{ names }} from "./file.js";` and `export` before a definition fit'
+            )
         text = _EXPORT.sub("", text)
         for defined in top_level_names(text):
             if defined in owner:
                 raise AssetError(f"{name} and {owner[defined]} both define {defined}")
             owner[defined] = name
-        seen.add(name)
         parts.append(f"// ---- {name}\n{text}")
     return "\n".join(parts)
 
@@ -69,10 +90,9 @@ def top_level_names(text: str) -> list[str]:
 
 @cache
 def module_text() -> str:
-    """The Explorer's module: store, kit, every ``*_view.js`` and the glue, whose default export anywidget takes."""
-    folder = widgets_folder()
-    views = sorted(path.name for path in folder.glob("*_view.js"))
-    return join_modules({name: _read(name) for name in ("store.js", "kit.js", *views, "explorer.js")})
+    """The Explorer's module: every ``*_view.js``, and the glue whose default export anywidget takes."""
+    views = sorted(path.name for path in widgets_folder().glob("*_view.js"))
+    return join_modules(in_order([*views, "explorer.js"], _read))
 
 
 @cache

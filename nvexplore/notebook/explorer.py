@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import uuid
 import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -17,7 +18,7 @@ import traitlets as t
 from nvexplore.engine.events import Snapshot, StepRecord
 from nvexplore.notebook import assets, rerun
 from nvexplore.notebook.feed import Feed
-from nvexplore.notebook.mirror import Message, sendable
+from nvexplore.notebook.messages import Message, sendable
 
 Decode = Callable[[list[int]], str]
 _Callback = TypeVar("_Callback", bound=Callable[..., object])
@@ -45,8 +46,13 @@ class Explorer(anywidget.AnyWidget):
 
     _esm = t.Unicode().tag(sync=True)
     _css = t.Unicode().tag(sync=True)
-    frame = t.Any().tag(sync=True, echo_update=False, to_json=_frame_json, from_json=lambda value, widget: None)
-    selection = t.Tuple(t.Enum(("none", "sequence", "block")), t.Int(), default_value=("none", -1)).tag(sync=True)
+    key = t.Unicode().tag(sync=True)
+    frame = t.Any().tag(
+        sync=True, echo_update=False, to_json=_frame_json, from_json=lambda value, widget: None
+    )
+    selection = t.Tuple(t.Enum(("none", "sequence", "block")), t.Int(), default_value=("none", -1)).tag(
+        sync=True
+    )
     cursor = t.Int(-1).tag(sync=True)
     status = t.Unicode("").tag(sync=True)
     has_controls = t.Bool(False).tag(sync=True)
@@ -63,7 +69,7 @@ class Explorer(anywidget.AnyWidget):
         self._on_select: list[Callable[[], Callable[[str, int], object] | None]] = []
         self._on_command: list[Callable[[], Callable[[str], object] | None]] = []
         self._views: weakref.WeakSet[rerun.Closable] = weakref.WeakSet()
-        super().__init__(_esm=assets.module_text(), _css=assets.style_text())
+        super().__init__(_esm=assets.module_text(), _css=assets.style_text(), key=uuid.uuid4().hex)
         self.on_msg(Explorer._on_message)
         rerun.close_previous(self, "Explorer")
 
@@ -188,7 +194,7 @@ class Explorer(anywidget.AnyWidget):
                 hash_, token_ids = mirror.state.hash[id], mirror.block_tokens(id)
                 text = None if token_ids is None else self._text(token_ids)[:MAX_TEXT]
                 return {"hash": None if hash_ is None else f"{hash_:016x}", "text": text}
-            seq = mirror.find_sequence(id) if what == "sequence" else None
+            seq = mirror.find(id) if what == "sequence" else None
             if seq is None:
                 return {}
             n = seq.num_prompt_tokens

@@ -33,7 +33,7 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
     """Add the magics and ``%config NvExplore``. Loading what is loaded changes nothing."""
     if _loaded(shell) is not None:
         return
-    leaving = _leaving.pop(shell, None)
+    leaving = _leaving.get(shell)
     session = Session(NvExplore(parent=shell)) if leaving is None else leaving.stay()
     extension = Extension(shell, session)
     extension.add()
@@ -48,7 +48,7 @@ def unload_ipython_extension(shell: InteractiveShell) -> None:
     delattr(shell, _ATTRIBUTE)
     extension.remove()
     if extension.session.is_loaded:
-        _leaving[shell] = _Leaving(shell, extension.session)
+        _Leaving(shell, extension.session)
 
 
 def active_session(shell: InteractiveShell) -> Session | None:
@@ -92,11 +92,14 @@ class _Leaving:
     """A session on its way out: closed when the cell is over, unless ``stay()`` comes first."""
 
     def __init__(self, shell: InteractiveShell, session: Session) -> None:
-        self._events, self._session = shell.events, session
-        self._events.register("post_execute", self.close)
+        self._shell, self._session = shell, session
+        _leaving[shell] = self
+        shell.events.register("post_execute", self.close)
 
     def stay(self) -> Session:
-        self._events.unregister("post_execute", self.close)
+        """Back again: nothing is left of this."""
+        del _leaving[self._shell]
+        self._shell.events.unregister("post_execute", self.close)
         return self._session
 
     def close(self) -> None:

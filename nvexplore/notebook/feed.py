@@ -13,7 +13,8 @@ from collections.abc import Callable
 
 from nvexplore.engine.events import Snapshot, StepRecord
 from nvexplore.explore.state import FoldError
-from nvexplore.notebook.mirror import MESSAGE_VERSION, Message, Mirror
+from nvexplore.notebook.messages import Message, Writer, nothing
+from nvexplore.notebook.mirror import Mirror
 
 MAX_PENDING = 64
 """Records kept back unread at most: reading them is left to the moment when a message is due."""
@@ -51,7 +52,7 @@ class Feed:
         self._send, self._later, self._clock = send, later, clock
         self._interval, self._frame_s = 1.0 / hz, frame_s
         self._limits = {"max_steps": max_steps, "max_entries": max_entries, "max_finished": max_finished}
-        self.mirror: Mirror | None = None
+        self._writer: Writer | None = None
         self.lock = threading.RLock()
         self.seq = 0
         self.is_active = False
@@ -77,7 +78,7 @@ class Feed:
                     self._try_send()
                 elif not self._is_armed:
                     self._arm(self._interval)
-            if len(self._pending) >= MAX_PENDING:
+            if len(self._pending) >= MAX_PENDING or isinstance(item, Snapshot):
                 self.fold()
             if self._lost is not None:
                 raise self._lost
@@ -93,11 +94,16 @@ class Feed:
         with self.lock:
             self.is_active = False
 
+    @property
+    def mirror(self) -> Mirror | None:
+        """What is known of the engine, up to the last ``fold``; None before the first snapshot."""
+        return None if self._writer is None else self._writer.mirror
+
     def flush(self) -> None:
         """Show the newest step now (in a moment, if too many messages went out in the last second)."""
         with self.lock:
             self.fold()
-            if self.is_active and (self._needs_frame or (self.mirror and self.mirror.has_news)):
+            if self.is_active and (self._needs_frame or (self._writer and self._writer.has_news)):
                 self._try_send()
 
     def keyframe(self) -> None:
@@ -122,7 +128,7 @@ class Feed:
             if not self.is_active:
                 return
             self.fold()
-            if self._needs_frame or (self.mirror and self.mirror.has_news):
+            if self._needs_frame or (self._writer and self._writer.has_news):
                 self._try_send()
             elif not self._tells_all and self._clock() >= max(self._due + REST_S, self._frame_due):
                 self.keyframe()
@@ -133,29 +139,36 @@ class Feed:
         """Everything, for one who asks out of turn (a page that is reloaded, a notebook that is saved)."""
         with self.lock:
             self.fold()
-            if self.mirror is None:
-                return {"version": MESSAGE_VERSION, "full": True, "run": self._run, "seq": self.seq, **NOTHING}
-            if self.mirror.has_news:
+            if self._writer is None:
+                return nothing(self.seq)
+            if self._writer.has_news:
                 # The one who asked is ahead of the others now; a delta would not fit both.
                 self._needs_frame = True
-            return self.mirror.frame(self.seq)
+            return self._writer.frame(self.seq)
 
     def fold(self) -> None:
         """Bring the mirror up to date with what was pushed."""
         pending, self._pending = self._pending, []
         for item in pending:
-            self._tells_all = False
             if isinstance(item, Snapshot):
-                self._lost = None
-                self._needs_frame = True
-                if self.mirror is None or not self.mirror.rebase(item):
-                    self._run += 1
-                    self.mirror = Mirror(item, self._run, **self._limits)
-            elif self.mirror is not None and self._lost is None:
+                self._take_snapshot(item)
+            elif self._writer is not None and self._lost is None:
+                self._tells_all = False
                 try:
-                    self.mirror.apply(item)
+                    self._writer.mirror.apply(item)
                 except FoldError as error:
                     self._lost = error
+
+    def _take_snapshot(self, snapshot: Snapshot) -> None:
+        self._lost = None
+        if self.mirror is not None and self.mirror.is_at(snapshot):
+            return
+        self._tells_all, self._needs_frame = False, True
+        if self._writer is not None and self._writer.mirror.rebase(snapshot):
+            self._writer.count_words()
+        else:
+            self._run += 1
+            self._writer = Writer(Mirror(snapshot, **self._limits), self._run)
 
     def _try_send(self) -> None:
         now = self._clock()
@@ -166,14 +179,14 @@ class Feed:
                 return
         self.fold()
         self.seq += 1
-        if self.mirror is None:
-            message = self.frame()
+        if self._writer is None:
+            message = nothing(self.seq)
         elif self._needs_frame or now >= self._frame_due:
-            message = self.mirror.frame(self.seq, settle=True)
+            message = self._writer.frame(self.seq, settle=True)
             size = sum(len(part) for part in message.values() if isinstance(part, bytes))
             self._frame_due = now + max(self._frame_s, size / FRAME_BYTES_PER_S)
         else:
-            message = self.mirror.delta(self.seq)
+            message = self._writer.delta(self.seq)
         self._needs_frame = False
         self._tells_all = bool(message["full"])
         self._due = now + self._interval
@@ -187,17 +200,3 @@ class Feed:
         if not self._is_armed:
             self._is_armed = self._later(seconds)
         return self._is_armed
-
-
-NOTHING: Message = {
-    "step": 0,
-    "event": 0,
-    "time": 0.0,
-    "block_size": 0,
-    "num_blocks": 0,
-    "max_num_seqs": 0,
-    "max_num_batched_tokens": 0,
-    "max_steps": 512,
-    "names": [],
-}
-"""What there is to tell before an engine was seen."""

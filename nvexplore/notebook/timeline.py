@@ -76,7 +76,9 @@ class Timeline:
         self._preempted(record.before.preempted, preempted)  # a step that failed did this, before the plan
         kinds, recomputed = self._kinds(record)
         self._preempted(planned.preempted, preempted)
-        prefill = sum(count for count, is_prefill in zip(planned.count, planned.is_prefill, strict=True) if is_prefill)
+        prefill = sum(
+            count for count, is_prefill in zip(planned.count, planned.is_prefill, strict=True) if is_prefill
+        )
         times = record.committed
         head = (
             record.step,
@@ -115,7 +117,9 @@ class Timeline:
                 again += min(lost, planned.count[row])
                 if planned.count[row] >= lost:
                     del self._lost[seq_id]
-            kinds.append(kind | (ADMITTED if seq_id in admitted else 0) | (SAMPLES if planned.samples[row] else 0))
+            kinds.append(
+                kind | (ADMITTED if seq_id in admitted else 0) | (SAMPLES if planned.samples[row] else 0)
+            )
         return kinds, again
 
     def _preempted(self, events: Preempted, columns: list[list[int]]) -> None:

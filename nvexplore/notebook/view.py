@@ -21,11 +21,13 @@ class View(anywidget.AnyWidget):
 
     _esm = t.Unicode().tag(sync=True)
     explorer = t.Instance(Explorer).tag(sync=True, **widget_serialization)
+    key = t.Unicode().tag(sync=True)
     view = t.Unicode().tag(sync=True)
 
     def __init__(self, explorer: Explorer) -> None:
         name = type(self).__name__
-        super().__init__(explorer=explorer, view=re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower(), _esm=assets.view_text())
+        file = re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+        super().__init__(explorer=explorer, key=explorer.key, view=file, _esm=assets.view_text())
         explorer.add_view(self)
         rerun.close_previous(self, name)
 

@@ -102,9 +102,7 @@ def sample_key(seed: int, seq_id: int, position: int) -> int:
     return int.from_bytes(digest, "big", signed=True)
 
 
-def build_forward_batch(
-    batch: ScheduledBatch, block_size: int, *, seed: int = 0, num_padding: int = 0
-) -> ForwardBatch:
+def build_forward_batch(batch: ScheduledBatch, block_size: int, *, seed: int = 0, num_padding: int = 0) -> ForwardBatch:
     """Lay ``batch`` out as tensors on the CPU; reads sequences and changes nothing.
 
     num_padding: rows to add for a graph of fixed size; they are sampled too, so that sizes decide all shapes.

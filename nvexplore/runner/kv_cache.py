@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from nvexplore.layers.attention import Attention
-from nvexplore.model_config import ModelConfig
 
 
 class KVCacheShape(NamedTuple):
@@ -21,8 +20,8 @@ class KVCacheShape(NamedTuple):
     dtype: torch.dtype
 
     @classmethod
-    def of(cls, config: ModelConfig, block_size: int, dtype: torch.dtype) -> KVCacheShape:
-        return cls(config.num_hidden_layers, block_size, config.num_key_value_heads, config.head_dim, dtype)
+    def of(cls, layers: list[Attention], block_size: int, dtype: torch.dtype) -> KVCacheShape:
+        return cls(len(layers), block_size, layers[0].num_kv_heads, layers[0].head_dim, dtype)
 
     @property
     def block_bytes(self) -> int:

@@ -76,18 +76,17 @@ class ModelRunner:
         self._closed = False
         self.backend = create_backend(device, self.dtype, attention_backend)
         device = self.backend.device
-        self.model = CausalLM(
-            model_config, max_positions=max_model_len, placement=Placement(self.dtype, device)
-        )
+        self.model = CausalLM(model_config, max_positions=max_model_len, placement=Placement(self.dtype, device))
         load_weights(self.model, path, progress)
         self.backend.prepare_weights(self.model)
-        shape = KVCacheShape.of(model_config, block_size, self.dtype)
+        layers = [layer.self_attn for layer in self.model.decoder_layers()]
+        shape = KVCacheShape.of(layers, block_size, self.dtype)
         if num_kvcache_blocks is None:
             # What the largest batch of the longest sequences can hold; more would only be prefix cache.
             useful = max_num_seqs * -(-max_model_len // block_size)
             num_kvcache_blocks = shape.num_blocks(self.backend.available_memory(), useful_blocks=useful)
         self.kv_cache = KVCache(shape, num_kvcache_blocks, device)
-        self.kv_cache.bind([layer.self_attn for layer in self.model.decoder_layers()])
+        self.kv_cache.bind(layers)
         self.num_blocks = num_kvcache_blocks
         self._warm_up()
 

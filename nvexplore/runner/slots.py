@@ -16,7 +16,4 @@ def slots_of(block_table: Sequence[int], block_size: int, start: int, stop: int)
             f"tokens [{start}, {stop}): the block table holds {len(block_table) * block_size} tokens "
             f"({len(block_table)} blocks of {block_size})"
         )
-    return [
-        block_table[position // block_size] * block_size + position % block_size
-        for position in range(start, stop)
-    ]
+    return [block_table[position // block_size] * block_size + position % block_size for position in range(start, stop)]

@@ -74,9 +74,7 @@ def _files_of(folder: Path) -> dict[Path, list[str]]:
         return _files_of_index(index)
     single = folder / SINGLE_FILE
     if not single.exists():
-        found = (
-            ", ".join(sorted(file.name for file in folder.glob("*"))) if folder.is_dir() else "no such folder"
-        )
+        found = ", ".join(sorted(file.name for file in folder.glob("*"))) if folder.is_dir() else "no such folder"
         raise WeightsError(f"{folder} has neither {INDEX_FILE} nor {SINGLE_FILE} (found: {found})")
     with _open(single) as opened:
         return {single: list(opened.keys())}
@@ -92,9 +90,7 @@ def _files_of_index(index: Path) -> dict[Path, list[str]]:
         return seen
 
     try:
-        weight_map = json.loads(index.read_text(encoding="utf-8"), object_pairs_hook=refuse_twice)[
-            "weight_map"
-        ]
+        weight_map = json.loads(index.read_text(encoding="utf-8"), object_pairs_hook=refuse_twice)["weight_map"]
         files: dict[Path, list[str]] = {}
         for name, file in weight_map.items():
             if Path(file).name != file:
@@ -106,9 +102,7 @@ def _files_of_index(index: Path) -> dict[Path, list[str]]:
         raise WeightsError(f"{index} is not a valid index: {error!r}") from None
     for path, names in files.items():
         if not path.exists():
-            raise WeightsError(
-                f"{path} is missing; {index.name} assigns {len(names)} tensors to it ({names[0]}, ...)"
-            )
+            raise WeightsError(f"{path} is missing; {index.name} assigns {len(names)} tensors to it ({names[0]}, ...)")
         with _open(path) as opened:
             absent = sorted(set(names) - set(opened.keys()))
         if absent:
@@ -124,9 +118,7 @@ def _open(file: Path) -> Any:
         with file.open("rb") as opened:
             pointer = opened.read(40).startswith(b"version https://git-lfs")
         hint = "it is a Git LFS pointer, not the file itself" if pointer else "truncated or corrupt"
-        raise WeightsError(
-            f"{file} ({size:,} bytes) is not a readable safetensors file, {hint}: {error}"
-        ) from None
+        raise WeightsError(f"{file} ({size:,} bytes) is not a readable safetensors file, {hint}: {error}") from None
 
 
 def _compare_names(pieces: dict[str, Piece], names: set[str], folder: Path) -> None:
@@ -149,9 +141,7 @@ def _read(opened: Any, piece: Piece, file: Path) -> Tensor:
     whole = opened.get_slice(piece.name)
     shape = tuple(whole.get_shape())
     if shape != piece.shape:
-        raise WeightsError(
-            f"{piece.name} in {file} has shape {list(shape)}, the model needs {list(piece.shape)}"
-        )
+        raise WeightsError(f"{piece.name} in {file} has shape {list(shape)}, the model needs {list(piece.shape)}")
     stop = piece.start + piece.target.shape[piece.dim]
     try:
         values: Tensor = whole[piece.start : stop] if piece.dim == 0 else whole[:, piece.start : stop]

@@ -18,8 +18,7 @@ def create_attention(name: str, device: torch.device, dtype: torch.dtype) -> Pag
     chosen = names[0] if name == "auto" and names else name
     if chosen not in names:
         raise ValueError(
-            f"attention_backend={name!r}: not available on {device.type} "
-            f"(available: auto, {', '.join(names)})"
+            f"attention_backend={name!r}: not available on {device.type} (available: auto, {', '.join(names)})"
         )
     from nvexplore.backends.attention.torch_paged import TorchPagedAttention
 

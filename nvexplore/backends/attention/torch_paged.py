@@ -66,9 +66,7 @@ class TorchPagedAttention:
         groups = [self._group(batch, rows) for rows in _similar_lengths(single, contexts)]
         return [*groups, *chunks]
 
-    def forward(
-        self, q: Tensor, k_cache: Tensor, v_cache: Tensor, scale: float, plan: list[_Group | _Chunk]
-    ) -> Tensor:
+    def forward(self, q: Tensor, k_cache: Tensor, v_cache: Tensor, scale: float, plan: list[_Group | _Chunk]) -> Tensor:
         # Rows of padding are in no group and keep their zeros.
         out = torch.zeros_like(q)
         for part in plan:

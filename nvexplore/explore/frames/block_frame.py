@@ -35,12 +35,15 @@ def blocks(source: Source, step: int | None = None) -> pd.DataFrame:
     a step that is not.
     """
     recorder = as_recorder(source)
-    step = checked_step(recorder, step)
-    if step is not None:
-        return block_frame(recorder.state_at(step), recorder.record_of(step).planned.spans.block_id)
-    if recorder.has_state:
-        return block_frame(recorder.state, [])
-    return BLOCKS.frame({})
+    with recorder.lock:
+        step = checked_step(recorder, step)
+        if step is not None:
+            state, written = recorder.state_at(step), recorder.record_of(step).planned.spans.block_id
+        elif recorder.has_state:
+            state, written = recorder.state, []
+        else:
+            return BLOCKS.frame({})
+    return block_frame(state, written)
 
 
 def block_frame(state: State, written: list[int]) -> pd.DataFrame:

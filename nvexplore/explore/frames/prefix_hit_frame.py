@@ -33,9 +33,10 @@ def prefix_hits(source: Source) -> pd.DataFrame:
     source: a Recorder, or a Snapshot followed by StepRecords.
     """
     recorder = as_recorder(source)
-    requests = recorder.requests
+    with recorder.lock:
+        requests, segments = recorder.requests, recorder.segments
     rows: list[tuple[Any, ...]] = []
-    for snapshot, records in recorder.segments:
+    for snapshot, records in segments:
         lengths, first_event, size = Lengths(snapshot), snapshot.event, snapshot.block_size
         filled_by: dict[int, int] = {}
         for record in records:

@@ -51,9 +51,11 @@ def sequences(source: Source) -> pd.DataFrame:
     source: a Recorder, or a Snapshot followed by StepRecords.
     """
     recorder = as_recorder(source)
-    requests = sorted(recorder.requests.values(), key=lambda info: info.seq_id)
+    with recorder.lock:
+        requests = sorted(recorder.requests.values(), key=lambda info: info.seq_id)
+        segments = recorder.segments
     totals = _Totals([info.seq_id for info in requests])
-    for snapshot, records in recorder.segments:
+    for snapshot, records in segments:
         totals.see(snapshot, records)
     if not requests:
         return SEQUENCES.frame({})

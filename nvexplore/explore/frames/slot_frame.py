@@ -30,10 +30,11 @@ def slots(source: Source, step: int | None = None) -> pd.DataFrame:
     a step that is not.
     """
     recorder = as_recorder(source)
-    step = checked_step(recorder, step)
-    if step is None:
-        return SLOTS.frame({})
-    state, record = recorder.state_before(step), recorder.record_of(step)
+    with recorder.lock:
+        step = checked_step(recorder, step)
+        if step is None:
+            return SLOTS.frame({})
+        state, record = recorder.state_before(step), recorder.record_of(step)
     planned, spans, added = record.planned, record.planned.spans, record.before.added
     token_ids = {seq.seq_id: seq.token_ids for seq in state.sequences.values()}
     token_ids.update(zip(added.seq_id, added.token_ids, strict=True))

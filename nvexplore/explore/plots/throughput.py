@@ -58,7 +58,7 @@ def plot_throughput(frame: pd.DataFrame, ax: Axes | None = None, *, clock: str =
         mean = tokens.sum() / (edges[-1] - edges[0])
         ax.stairs(rate, edges, color=colour, fill=True, alpha=0.15, linewidth=0)
         line = ax.stairs(rate, edges, color=colour, linestyle=style, linewidth=1.5)
-        line.set_label(f"{label}: {tokens.sum():,} tokens, {mean:,.0f}/s on average")
+        line.set_label(f"{label}: {tokens.sum():,} tokens, {mean:,.{0 if mean >= 10 else 1}f}/s on average")
         handles.append(line)
     ax.set_xlim(edges[0], edges[-1])
     ax.set_ylim(bottom=0)

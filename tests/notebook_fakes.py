@@ -1,0 +1,151 @@
+"""An LLM without a model, a shell to run magics in, and a comm that remembers: for the tests of the notebook side.
+
+The fake LLM is the real engine over the toy runner of tests/fakes.py, so its records are real and it needs no torch.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import io
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import comm
+from comm.base_comm import BaseComm
+from IPython.core.interactiveshell import InteractiveShell
+from traitlets.config import Config
+
+from nvexplore.engine.engine import Engine
+from nvexplore.engine.events import Planned, StepRecord
+from nvexplore.engine.limits import EngineLimits
+from nvexplore.engine.sequence import Sequence
+from nvexplore.sampling_params import SamplingParams
+from tests.fakes import ToyRunner
+
+TEMPLATE = "<user>{}<assistant>"
+
+
+class FakeTokenizer:
+    """One token a byte of UTF-8; what the toy model says beyond that is shown as letters."""
+
+    def encode(self, text: str) -> list[int]:
+        return list(text.encode("utf-8", "surrogatepass"))
+
+    def decode(self, token_ids: list[int], skip_special_tokens: bool = False) -> str:
+        return bytes(i if i < 256 else 97 + i % 26 for i in token_ids).decode("utf-8", "replace")
+
+
+class FakeLLM:
+    """What the notebook side uses of ``nvexplore.LLM``. made: every instance, in order of birth."""
+
+    made: list[FakeLLM] = []
+
+    def __init__(self, model: str = "demo", **options: Any) -> None:
+        unknown = set(options) - {*EngineLimits.__dataclass_fields__, "num_kvcache_blocks", "dtype", "interrupt"}
+        if unknown:
+            raise TypeError(f"unknown option {', '.join(sorted(unknown))}")
+        if model == "nowhere":
+            raise FileNotFoundError("no model at 'nowhere'\nlook elsewhere")
+        interrupt = options.pop("interrupt", None)
+        options.pop("dtype", None)
+        num_blocks = options.pop("num_kvcache_blocks", 64)
+        limits = EngineLimits(**{"num_blocks": num_blocks, "block_size": 4, "max_num_batched_tokens": 16, **options})
+        self.model, self.tokenizer = model, FakeTokenizer()
+        self._engine: Engine | None = Engine(
+            limits, ToyRunner(num_blocks, limits.block_size, interrupt), vocab_size=997
+        )
+        self.others_alive = [llm.model for llm in self.made if not llm.is_closed]
+        self.made.append(self)
+
+    @property
+    def engine(self) -> Engine:
+        if self._engine is None:
+            raise RuntimeError("this LLM is closed")
+        return self._engine
+
+    @property
+    def is_closed(self) -> bool:
+        return self._engine is None
+
+    def add_request(
+        self, prompt: str | list[int], sampling_params: SamplingParams | None = None, *, request_id: str | None = None
+    ) -> Sequence:
+        tokens = self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
+        return self.engine.add_request(tokens, sampling_params, request_id=request_id)
+
+    def chat_prompt(self, messages: list[dict[str, str]]) -> list[int]:
+        return self.tokenizer.encode(TEMPLATE.format(messages[0]["content"]))
+
+    def abort(self, request_id: str) -> bool:
+        return self.engine.abort(request_id)
+
+    def plan(self) -> Planned:
+        return self.engine.plan()
+
+    def step(self) -> StepRecord:
+        record = self.engine.step(want_record=True).record
+        assert record is not None
+        return record
+
+    def close(self) -> None:
+        self._engine = None
+
+
+class Shell:
+    """A real IPython shell; ``run`` raises what the cell raised and returns the value of its last line."""
+
+    def __init__(self, folder: str) -> None:
+        config = Config()
+        config.HistoryManager.enabled = False
+        config.InteractiveShell.ipython_dir = folder
+        self.ip = InteractiveShell.instance(config=config)
+        self.shown = ""
+
+    def run(self, *cells: str) -> Any:
+        result: Any = None
+        for cell in cells:
+            shown = io.StringIO()
+            with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(shown):
+                result = self.ip.run_cell(cell, store_history=True)
+            self.shown = shown.getvalue()
+            result.raise_error()
+        return result.result
+
+    def __getitem__(self, name: str) -> Any:
+        return self.ip.user_ns[name]
+
+    def close(self) -> None:
+        self.ip.atexit_operations()
+        atexit.unregister(self.ip.atexit_operations)
+        InteractiveShell.clear_instance()
+
+
+class RecordingComm(BaseComm):  # type: ignore[misc]
+    """A comm to nobody; ``sent`` holds (message type, data, buffers)."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.sent: list[tuple[str, dict[str, Any], list[bytes]]] = []
+        super().__init__(*args, **kwargs)
+
+    def publish_msg(
+        self, msg_type: str, data: Any = None, metadata: Any = None, buffers: Any = None, **keys: Any
+    ) -> None:
+        self.sent.append((msg_type, data, [bytes(buffer) for buffer in buffers or []]))
+
+
+@contextlib.contextmanager
+def recorded_comms() -> Iterator[list[RecordingComm]]:
+    """Every comm that widgets open meanwhile is a RecordingComm of this list."""
+    made: list[RecordingComm] = []
+
+    def create(*args: Any, **kwargs: Any) -> RecordingComm:
+        made.append(RecordingComm(*args, **kwargs))
+        return made[-1]
+
+    original: Callable[..., Any] = comm.create_comm
+    comm.create_comm = create
+    try:
+        yield made
+    finally:
+        comm.create_comm = original

@@ -1,0 +1,164 @@
+"""config.json of real checkpoints: what is read, what is refused by name."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nvexplore.model_config import ModelConfig
+
+SIZES = {
+    "vocab_size": 512,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+}
+
+
+def config(architecture: str = "LlamaForCausalLM", **keys: Any) -> dict[str, Any]:
+    return {"architectures": [architecture], **SIZES, **keys}
+
+
+def test_defaults_are_those_of_transformers() -> None:
+    from transformers import LlamaConfig, Qwen3Config
+
+    for name, cls in (("LlamaForCausalLM", LlamaConfig), ("Qwen3ForCausalLM", Qwen3Config)):
+        theirs = cls(**SIZES, num_key_value_heads=2)
+        ours = ModelConfig.from_dict(config(name, num_key_value_heads=2))
+        for field in ("head_dim", "rms_norm_eps", "max_position_embeddings", "tie_word_embeddings"):
+            assert getattr(ours, field) == getattr(theirs, field), (name, field)
+        assert ours.rope_theta == theirs.rope_parameters["rope_theta"]
+        assert (ours.qkv_bias, ours.o_bias, ours.mlp_bias) == (False, False, False)
+    assert ModelConfig.from_dict(config("Qwen3ForCausalLM")).head_dim == 128
+    assert ModelConfig.from_dict(config()).head_dim == 16
+
+
+def test_keys_are_read() -> None:
+    read = ModelConfig.from_dict(
+        config(
+            num_key_value_heads=1,
+            head_dim=32,
+            rms_norm_eps=1e-5,
+            max_position_embeddings=8192,
+            tie_word_embeddings=True,
+            attention_bias=True,
+            mlp_bias=True,
+        )
+    )
+    assert (read.num_key_value_heads, read.head_dim, read.rms_norm_eps) == (1, 32, 1e-5)
+    assert (read.max_position_embeddings, read.tie_word_embeddings) == (8192, True)
+    assert (read.qkv_bias, read.o_bias, read.mlp_bias, read.qk_norm) == (True, True, True, False)
+    assert ModelConfig.from_dict(config("Qwen3ForCausalLM")).qk_norm
+    assert ModelConfig.from_dict(config(head_dim=None, num_key_value_heads=None)).num_key_value_heads == 4
+    assert hash(read) == hash(read)
+
+
+@pytest.mark.parametrize(
+    ("keys", "dtype"),
+    [
+        ({"dtype": "bfloat16"}, "bfloat16"),
+        ({"torch_dtype": "float16"}, "float16"),
+        ({"dtype": "float32", "torch_dtype": "bfloat16"}, "float32"),
+        ({"torch_dtype": "torch.bfloat16"}, "bfloat16"),
+        ({}, None),
+    ],
+)
+def test_dtype(keys: dict[str, Any], dtype: str | None) -> None:
+    assert ModelConfig.from_dict(config(**keys)).dtype == dtype
+
+
+@pytest.mark.parametrize(
+    ("model", "generation", "ids"),
+    [
+        ({"eos_token_id": 5}, None, {5}),
+        ({"eos_token_id": [5, 0]}, {"eos_token_id": 7}, {0, 5, 7}),
+        ({"eos_token_id": None}, {"eos_token_id": [8, 9]}, {8, 9}),
+        ({}, {"eos_token_id": 0}, {0}),
+        ({"eos_token_id": None}, {}, set()),
+        ({}, None, {2}),  # LlamaConfig's default
+    ],
+)
+def test_eos_token_ids(model: dict[str, Any], generation: dict[str, Any] | None, ids: set[int]) -> None:
+    assert ModelConfig.from_dict(config(**model), generation).eos_token_ids == ids
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"architectures": ["Lfm2ForCausalLM"]}, r"'Lfm2ForCausalLM'.*LlamaForCausalLM, Qwen3ForCausalLM"),
+    ({"architectures": None}, "names no architecture"),
+    ({"architectures": []}, "names no architecture"),
+    ({"quantization_config": {"quant_method": "awq"}}, "quantization_config.*'awq'"),
+    ({"hidden_act": "gelu"}, "hidden_act='gelu'"),
+    ({"use_sliding_window": True, "sliding_window": 1024, "max_window_layers": 1}, "sliding_window=1024"),
+    ({"use_sliding_window": True, "sliding_window": 1024}, "sliding_window=1024"),
+    ({"layer_types": ["full_attention", "sliding_attention"], "sliding_window": 8}, "sliding_window=8"),
+    ({"layer_types": ["linear_attention", "full_attention"]}, "'linear_attention'"),
+    ({"hidden_size": None}, "no hidden_size"),
+    ({"num_hidden_layers": 0}, "num_hidden_layers=0"),
+    ({"num_key_value_heads": 3}, "num_attention_heads=4.*num_key_value_heads=3"),
+    ({"num_attention_heads": 5, "num_key_value_heads": 5}, "hidden_size=64.*num_attention_heads=5"),
+    ({"head_dim": 15}, "head_dim=15"),
+    ({"rms_norm_eps": 0}, "rms_norm_eps=0"),
+    ({"architectures": ["Qwen3ForCausalLM"], "mlp_bias": True}, "mlp_bias=True.*Qwen3ForCausalLM"),
+    ({"partial_rotary_factor": 0.5}, "partial_rotary_factor=0.5"),
+]
+
+
+@pytest.mark.parametrize(("keys", "message"), REFUSED)
+def test_n18_refused_by_name(keys: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ModelConfig.from_dict(config(**keys))
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"vocab_size": "512"},
+        {"hidden_size": 64.0},
+        {"tie_word_embeddings": "yes"},
+        {"dtype": 16},
+        {"eos_token_id": "</s>"},
+    ],
+)
+def test_wrong_types_name_the_key(keys: dict[str, Any]) -> None:
+    with pytest.raises(TypeError, match=next(iter(keys))):
+        ModelConfig.from_dict(config(**keys))
+
+
+def test_a_window_that_no_layer_uses_is_fine() -> None:
+    for keys in (
+        {"sliding_window": 4096, "use_sliding_window": False},
+        {"sliding_window": 4096, "use_sliding_window": True, "max_window_layers": 2},
+        {"sliding_window": None, "use_sliding_window": True},
+        {"sliding_window": 4096, "use_sliding_window": True, "layer_types": ["full_attention"] * 2},
+    ):
+        assert ModelConfig.from_dict(config("Qwen3ForCausalLM", **keys)).num_hidden_layers == 2
+
+
+def test_from_path(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"config\.json does not exist"):
+        ModelConfig.from_path(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(config(eos_token_id=4)))
+    assert ModelConfig.from_path(tmp_path).eos_token_ids == {4}
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": [4, 6]}')
+    assert ModelConfig.from_path(tmp_path).eos_token_ids == {4, 6}
+    (tmp_path / "generation_config.json").write_text("[]")
+    with pytest.raises(ValueError, match=r"generation_config.json: must hold an object"):
+        ModelConfig.from_path(tmp_path)
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(ValueError, match=r"config.json is not valid JSON"):
+        ModelConfig.from_path(tmp_path)
+
+
+def test_reading_a_config_loads_neither_torch_nor_transformers() -> None:
+    code = (
+        "import sys, nvexplore.model_config, nvexplore.runner.slots;"
+        "print([name for name in ('torch', 'transformers') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,64 @@
+// What the schedule view draws for a sequence in a step, the same in the view and in its legend.
+
+import { DECODE, PREEMPTED, PREFILL, RECOMPUTE } from "./wire.js";
+import { box, mix, stripes } from "./paint.js";
+
+/** Draw what a sequence did in a step. */
+export function paintCell(g, t, kind, x, y, w, h, text = "") {
+  const back = { [PREFILL]: t.prefill, [DECODE]: t.decode, [PREEMPTED]: t.preempted }[kind]
+    ?? stripes(t, t.preempted, t.prefill, { step: 7, width: 2.4 });
+  box(g, x, y, w, h, 3, back);
+  if (kind === PREEMPTED && w >= 7) cross(g, x + w / 2, y + h / 2, Math.min(3.2, w / 4), t.over);
+  if (!text) return;
+  const size = [10, 9, 8].find((px) => {
+    g.font = `600 ${px}px ${t.font}`;
+    return g.measureText(text).width <= w - 1.5;
+  });
+  if (!size) return;
+  const wide = g.measureText(text).width;
+  if (kind === RECOMPUTE) box(g, x + (w - wide) / 2 - 2, y + h / 2 - 6, wide + 4, 12, 3, t.prefill);
+  g.fillStyle = t.over;
+  g.textAlign = "center";
+  g.fillText(text, x + w / 2, y + h / 2 + 0.5);
+}
+
+export function paintWaiting(g, t, x, y, w, h) {
+  box(g, x, y + h / 2 - 4, w, 8, 4, stripes(t, t.waiting, mix(t.waiting, t.bg, 0.72), { step: 6, width: 1.6 }));
+}
+
+export function paintIdle(g, t, x, y, w, h) {
+  box(g, x, y + h / 2 - 1, w, 2, 1, t.idle);
+}
+
+function stroke(g, color, width, ...lines) {
+  g.strokeStyle = color;
+  g.lineWidth = width;
+  g.lineCap = "round";
+  g.beginPath();
+  for (const [[x, y], ...rest] of lines) {
+    g.moveTo(x, y);
+    for (const [u, v] of rest) g.lineTo(u, v);
+  }
+  g.stroke();
+}
+
+function cross(g, x, y, r, color) {
+  stroke(g, color, 1.8, [[x - r, y - r], [x + r, y + r]], [[x + r, y - r], [x - r, y + r]]);
+}
+
+export function paintEnd(g, t, status, x, y, w, h) {
+  const cx = x + Math.min(w / 2, 9), cy = y + h / 2;
+  if (status === "abort") cross(g, cx, cy, 3, t.preempted);
+  else stroke(g, t.muted, 1.8, [[cx - 3.5, cy], [cx - 1, cy + 3], [cx + 4, cy - 3.5]]);
+}
+
+/** Entries of the legend. */
+export const SCHEDULE_LEGEND = [
+  ["waiting", "in the waiting queue: holds no blocks", paintWaiting],
+  ["prefill", "prompt tokens are computed; the number is how many", (g, t, ...at) => paintCell(g, t, PREFILL, ...at)],
+  ["recompute", "a prefill chunk with tokens that a preemption had thrown away", (g, t, ...at) => paintCell(g, t, RECOMPUTE, ...at)],
+  ["decode", "one more token", (g, t, ...at) => paintCell(g, t, DECODE, ...at)],
+  ["idle", "resident, but not in this step's batch", paintIdle],
+  ["preempted", "lost its blocks to another sequence", (g, t, ...at) => paintCell(g, t, PREEMPTED, ...at)],
+  ["finished", "has left the engine (a cross: aborted)", (g, t, ...at) => paintEnd(g, t, "stop", ...at)],
+];
