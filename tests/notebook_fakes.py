@@ -1,4 +1,4 @@
-"""An LLM without a model, a shell to run magics in, and a comm that remembers: for the tests of the notebook side.
+"""An LLM without a model, and a shell to run magics in: for the tests of the notebook side.
 
 The fake LLM is the real engine over the toy runner of tests/fakes.py, so its records are real and it needs no torch.
 """
@@ -8,11 +8,8 @@ from __future__ import annotations
 import atexit
 import contextlib
 import io
-from collections.abc import Callable, Iterator
 from typing import Any
 
-import comm
-from comm.base_comm import BaseComm
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
@@ -119,33 +116,3 @@ class Shell:
         self.ip.atexit_operations()
         atexit.unregister(self.ip.atexit_operations)
         InteractiveShell.clear_instance()
-
-
-class RecordingComm(BaseComm):  # type: ignore[misc]
-    """A comm to nobody; ``sent`` holds (message type, data, buffers)."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self.sent: list[tuple[str, dict[str, Any], list[bytes]]] = []
-        super().__init__(*args, **kwargs)
-
-    def publish_msg(
-        self, msg_type: str, data: Any = None, metadata: Any = None, buffers: Any = None, **keys: Any
-    ) -> None:
-        self.sent.append((msg_type, data, [bytes(buffer) for buffer in buffers or []]))
-
-
-@contextlib.contextmanager
-def recorded_comms() -> Iterator[list[RecordingComm]]:
-    """Every comm that widgets open meanwhile is a RecordingComm of this list."""
-    made: list[RecordingComm] = []
-
-    def create(*args: Any, **kwargs: Any) -> RecordingComm:
-        made.append(RecordingComm(*args, **kwargs))
-        return made[-1]
-
-    original: Callable[..., Any] = comm.create_comm
-    comm.create_comm = create
-    try:
-        yield made
-    finally:
-        comm.create_comm = original

@@ -6,6 +6,7 @@ import random
 import statistics
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -147,7 +148,7 @@ def test_a_frame_each_second_and_deltas_in_between() -> None:
             engine.step()
             watch.wait(0.02)
     frames = [t for t, m in zip(watch.times, watch.messages, strict=True) if m["full"]]
-    assert len(frames) == 3 and all(1.0 <= b - a < 1.1 for a, b in zip(frames, frames[1:], strict=False))
+    assert len(frames) == 3 and all(1.0 <= b - a < 1.1 for a, b in pairwise(frames))
     assert sum(not m["full"] for m in watch.messages) > 60
 
 
@@ -161,7 +162,7 @@ def test_a_large_frame_comes_less_often(monkeypatch: pytest.MonkeyPatch) -> None
             engine.step()
             watch.wait(0.05)
     frames = [t for t, m in zip(watch.times, watch.messages, strict=True) if m["full"]]
-    assert [3.0 <= b - a < 4.0 for a, b in zip(frames, frames[1:], strict=False)] == [True]
+    assert [3.0 <= b - a < 4.0 for a, b in pairwise(frames)] == [True]
 
 
 @pytest.mark.parametrize("num_blocks", [96, 20_000])

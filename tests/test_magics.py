@@ -48,7 +48,7 @@ VERBATIM = [
     "What is the capital of France?",
     "Really??",
     "it's open ( and [ and {",
-    '"quoted" and \'single\'',
+    "\"quoted\" and 'single'",
     "ends with blanks  ",
     "ends with a backslash \\",
     "a; b;",
@@ -183,9 +183,7 @@ def test_load_passes_options_and_closes_the_model_before(shell: Shell) -> None:
     summary = shell.run("%nvx_load first --num-kvcache-blocks 8 --block-size 2 --option max_num_seqs=3 -o one")
     limits = shell["one"].engine.limits
     assert (limits.num_blocks, limits.block_size, limits.max_num_seqs) == (8, 2, 3)
-    assert repr(summary) == (
-        "first: 8 KV blocks of 2 tokens\n  a step: at most 16 tokens of at most 3 sequences"
-    )
+    assert repr(summary) == ("first: 8 KV blocks of 2 tokens\n  a step: at most 16 tokens of at most 3 sequences")
     again = shell.run("%nvx_load 'the second' --option enable_prefix_caching=False")
     assert "the model loaded before (first) was closed" in repr(again)
     assert shell["one"].is_closed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from nvexplore.engine.engine import Engine
@@ -24,7 +25,7 @@ class Workload:
 
 
 def make_workload(seed: int, interrupt: Callable[[str], None] | None = None) -> Workload:
-    """Block size 1-4, a pool from the least that can hold the largest request, budgets from 1 token, shared prefixes."""
+    """Block size 1-4, the smallest possible pool or more, budgets from 1 token, shared prefixes."""
     rng = random.Random(seed)
     block_size = rng.randint(1, 4)
     stem = [rng.randrange(5) for _ in range(24)]
@@ -89,7 +90,5 @@ def run_workload(work: Workload, after_step: Callable[[Engine], None] = check_in
 
 def step_or_retry(engine: Engine) -> None:
     """A step; where the workload interrupts it, look that nothing is broken and go on (the caller retries)."""
-    try:
+    with suppress(KeyboardInterrupt):
         engine.step()
-    except KeyboardInterrupt:
-        pass

@@ -62,8 +62,12 @@ class Hub:
 
     def subscribe(self, callback: Subscriber, snapshot: Snapshot) -> Subscription:
         subscription = Subscription(self, callback, snapshot.step)
-        callback(snapshot)
         self.subscriptions.append(subscription)
+        try:
+            callback(snapshot)
+        except BaseException:
+            subscription.close()
+            raise
         return subscription
 
     def deliver(self) -> None:

@@ -74,16 +74,16 @@ class Display:
         """Say how the run stands; at a standstill the views get the whole state."""
         if self._explorer is not None:
             self._explorer.status = status
+            self._explorer.flush()
             if status != "running":
-                self._explorer.flush()
                 self._explorer.keyframe()
 
     def refresh(self) -> None:
         """Let the views catch up now, with what happened since the last step too (a request was added)."""
-        engine = self._engine()
-        if self._explorer is not None and engine is not None:
+        engine, runner = self._engine(), self._runner()
+        if self._explorer is not None and engine is not None and runner is not None:
             self._explorer.push(engine.snapshot())
-            self._explorer.flush()
+            self.show(runner.status)
 
     def close(self) -> None:
         """Take the views off the engine; they keep what they show, since the page they stand on does."""

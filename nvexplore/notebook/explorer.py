@@ -133,6 +133,8 @@ class Explorer(anywidget.AnyWidget):
         layout.close()
 
     def __repr__(self) -> str:
+        with self._feed.lock:
+            self._feed.fold()
         mirror = self._feed.mirror
         if mirror is None:
             return "Explorer(no engine yet)"

@@ -125,7 +125,7 @@ class TaskRunner:
     async def done(self) -> None:
         """Wait until the live run has ended or is paused; raise what ended it. An interrupt pauses it."""
         try:
-            while self.is_running:
+            while self.is_running or (self._task is not None and not self._task.done()):
                 if self._task is None or self._task.done():
                     await asyncio.sleep(0)  # the command was given; its task starts in the loop's next round
                 else:
@@ -175,8 +175,9 @@ class TaskRunner:
     async def _main(self) -> None:
         while self.is_running and not self._blocking:
             pause = self._slice()
-            # A real millisecond, not sleep(0): it lets the kernel's sockets be polled between two slices.
-            await asyncio.sleep(max(0.001, pause))
+            if self.is_running:
+                # A real millisecond, not sleep(0): it lets the kernel's sockets be polled between two slices.
+                await asyncio.sleep(max(0.001, pause))
         self._on_change(self)
 
     def _slice(self) -> float:

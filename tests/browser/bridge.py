@@ -33,6 +33,7 @@ class Bridge:
 
     def __init__(self, page: Page, **explorer_options: Any) -> None:
         self.page = page
+        self.engine: Any = None
         self.errors: list[str] = []
         self.requests: list[str] = []
         page.on("pageerror", lambda error: self.errors.append(str(error)))
@@ -68,9 +69,7 @@ class Bridge:
 
     def settle(self) -> None:
         """Wait until everything sent is drawn."""
-        self.page.evaluate(
-            "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
-        )
+        self.page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
     def store(self, expression: str) -> Any:
         """Evaluate JavaScript with ``store`` at hand."""

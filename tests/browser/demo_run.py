@@ -53,9 +53,7 @@ def demo_steps(engine: Engine, steps: int = 60) -> Iterator[int]:
     }
     for step in range(steps):
         for name, length, max_tokens in arrivals.get(step, []):
-            body = remember(
-                f"{name} " + " ".join(WORDS[(i * 7 + len(name)) % len(WORDS)] for i in range(length))
-            )
+            body = remember(f"{name} " + " ".join(WORDS[(i * 7 + len(name)) % len(WORDS)] for i in range(length)))
             prompt = system + body if length < 200 else body
             params = SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True)
             engine.add_request(prompt, params, request_id=name)

@@ -4,10 +4,8 @@ import random
 import tempfile
 from pathlib import Path
 
-import torch
-
 from nvexplore.toy import make_toy
-from tests.parity import engine_tokens, reference_tokens
+from tests.parity import engine_tokens, one_thread, reference_tokens
 from tests.prove import Figures, Proof, combine
 
 CASES = [(architecture, head_dim) for architecture in ("qwen3", "llama") for head_dim in (16, 64, 128)]
@@ -34,12 +32,8 @@ def run_case(architecture: str, head_dim: int, seed: int) -> Figures:
 
 def run_chunk(seeds: range) -> Figures:
     """Seed s is case s modulo the cases, with other weights each time round."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with one_thread():
         return combine(run_case(*CASES[seed % len(CASES)], seed) for seed in seeds)
-    finally:
-        torch.set_num_threads(threads)
 
 
 PROOF = Proof("parity_toys", "Toy models: greedy tokens equal transformers'", 24, 6, run_chunk, chunk=6)

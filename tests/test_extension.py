@@ -1,0 +1,159 @@
+"""Loading, reloading and unloading: nothing doubled, nothing left, and the engine outlives a reload (J01)."""
+
+from __future__ import annotations
+
+import atexit
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from IPython.core.error import UsageError
+
+from nvexplore.notebook.extension import active_session, load_ipython_extension, unload_ipython_extension
+from tests.conftest import RunPython
+from tests.notebook_fakes import FakeLLM, Shell
+
+
+@pytest.fixture
+def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shell]:
+    monkeypatch.setattr("nvexplore.llm.LLM", FakeLLM)
+    monkeypatch.setattr(FakeLLM, "made", [])
+    shell = Shell(str(tmp_path))
+    shell.run("%lsmagic", "%config")  # IPython registers its own magics when they are first asked for
+    yield shell
+    shell.close()
+
+
+def everything(shell: Shell) -> dict[str, Any]:
+    """Whatever an extension could have touched, in a form that compares."""
+    ip = shell.ip
+    magics = ip.magics_manager
+    shell.run("%config")
+    return {
+        "magics": {kind: sorted(table) for kind, table in magics.magics.items()},
+        "registry": sorted(magics.registry),
+        "configurables": [type(c).__name__ for c in ip.configurables],
+        "config": shell.shown,
+        "hooks": {event: list(callbacks) for event, callbacks in ip.events.callbacks.items()},
+        "transformers": list(ip.input_transformers_cleanup) + list(ip.input_transformers_post),
+        "display": sorted(map(str, ip.display_formatter.formatters["text/html"].type_printers)),
+        "names": sorted(n for n in ip.user_ns if not n.startswith("_")),
+        "attributes": sorted(vars(ip)),
+        "atexit": atexit._ncallbacks(),
+        "loaded": sorted(ip.extension_manager.loaded),
+    }
+
+
+def test_unload_removes_exactly_what_load_added(shell: Shell) -> None:
+    before = everything(shell)
+    shell.run("%load_ext nvexplore")
+    assert shell.shown == ""
+    loaded = everything(shell)
+    assert loaded["magics"] != before["magics"]
+    assert "NvExplore" in loaded["config"]
+    shell.run("%unload_ext nvexplore")
+    assert shell.shown == ""
+    assert everything(shell) == before
+    with pytest.raises(UsageError, match="not found"):
+        shell.run("%nvx_load")
+
+
+def test_loading_and_reloading_double_nothing(shell: Shell) -> None:
+    before = everything(shell)
+    shell.run("%load_ext nvexplore")
+    once = everything(shell)
+    shell.run("%load_ext nvexplore")
+    assert "already loaded" in shell.shown  # IPython's own words
+    assert shell.shown.count("\n") <= 2
+    for _ in range(2):
+        shell.run("%reload_ext nvexplore")
+        assert shell.shown == ""
+    load_ipython_extension(shell.ip)  # by hand, a second time
+    again = everything(shell)
+    changed = {key for key in once if again[key] != once[key]}
+    assert changed <= {"transformers"}  # another instance of the same one
+    assert len(again["transformers"]) == len(once["transformers"])
+    shell.run("%unload_ext nvexplore")
+    unload_ipython_extension(shell.ip)  # by hand, a second time
+    assert everything(shell) == before
+
+
+def test_the_engine_outlives_a_reload(shell: Shell) -> None:
+    shell.run("%load_ext nvexplore", "%nvx_load -o llm", "%nvx_add --max-tokens 3 hello", "%nvx_step")
+    shell.run("%config NvExplore.max_tokens = 9")
+    session = active_session(shell.ip)
+    shell.run("%reload_ext nvexplore", "%reload_ext nvexplore")
+    assert active_session(shell.ip) is session
+    assert shell.run("%nvx_run").finished[0].prompt == "hello"
+    assert len(shell.run("%nvx_frame steps")) == 3  # recorded once, and without a gap
+    assert shell.run("%config NvExplore.max_tokens") == 9
+    assert not shell["llm"].is_closed
+
+
+def test_unloading_closes_the_engine_when_the_cell_is_over(shell: Shell) -> None:
+    before = everything(shell)
+    shell.run("%load_ext nvexplore", "%nvx_load -o llm")
+    assert shell.run("%unload_ext nvexplore\nllm.is_closed") is False
+    assert shell["llm"].is_closed
+    assert active_session(shell.ip) is None
+    shell.run("del llm, _")
+    after = everything(shell)
+    assert after == before
+    shell.run("%load_ext nvexplore")
+    with pytest.raises(UsageError, match="no model is loaded"):
+        shell.run("%nvx_step")
+
+
+def test_magics_of_others_stay(shell: Shell) -> None:
+    shell.run("%load_ext nvexplore")
+    shell.ip.register_magic_function(lambda line: "mine", magic_name="nvx_peek")
+    shell.run("%unload_ext nvexplore")
+    assert shell.run("%nvx_peek") == "mine"
+
+
+def test_plain_ipython_without_widgets(run_python: RunPython, tmp_path: Path) -> None:
+    shown = run_python(
+        """
+import sys
+for name in ("ipywidgets", "anywidget", "ipykernel", "matplotlib.pyplot"):
+    sys.modules[name] = None  # importing it raises ModuleNotFoundError
+from IPython.core.interactiveshell import InteractiveShell
+from traitlets.config import Config
+shell = InteractiveShell(config=Config(HistoryManager={"enabled": False}))
+shell.run_cell("%load_ext nvexplore").raise_error()
+assert "torch" not in sys.modules and "pandas" not in sys.modules
+import tests.notebook_fakes as fakes, nvexplore.llm
+nvexplore.llm.LLM = fakes.FakeLLM
+for cell in ("%nvx_load", "%nvx_add --max-tokens 2 hello", "%nvx_peek", "%nvx_run"):
+    shell.run_cell(cell).raise_error()
+result = shell.run_cell("%nvx_watch")
+print("RAISED", result.error_in_exec)
+""",
+        env={"PYTHONPATH": str(Path(__file__).parents[1]), "IPYTHONDIR": str(tmp_path)},
+    )
+    assert 'the views need ipywidgets and anywidget: pip install "nvexplore[notebook]"' in shown
+    assert "all requests are finished" in shown
+
+
+def test_loading_is_quick_and_changes_no_global_state(run_python: RunPython, tmp_path: Path) -> None:
+    shown = run_python(
+        """
+import logging, random, sys, warnings, matplotlib
+from IPython.core.interactiveshell import InteractiveShell
+from traitlets.config import Config
+shell = InteractiveShell(config=Config(HistoryManager={"enabled": False}))
+def state():
+    return (matplotlib.get_backend(auto_select=False), dict(matplotlib.rcParams), list(logging.root.handlers),
+            logging.root.level, list(warnings.filters), random.getstate(), sys.excepthook)
+before = state()
+shell.run_cell("%load_ext nvexplore").raise_error()
+import nvexplore.notebook.explorer, nvexplore.notebook.block_view, nvexplore.notebook.schedule_view
+import nvexplore.explore.frames, nvexplore.explore.plots
+assert state() == before
+assert "torch" not in sys.modules and "matplotlib.pyplot" not in sys.modules
+print("same")
+""",
+        env={"MPLBACKEND": "module://matplotlib_inline.backend_inline", "IPYTHONDIR": str(tmp_path)},
+    )
+    assert shown == "same\n"
