@@ -8,7 +8,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import io
-from typing import Any
+from typing import Any, ClassVar
 
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
@@ -36,7 +36,7 @@ class FakeTokenizer:
 class FakeLLM:
     """What the notebook side uses of ``nvexplore.LLM``. made: every instance, in order of birth."""
 
-    made: list[FakeLLM] = []
+    made: ClassVar[list[FakeLLM]] = []
 
     def __init__(self, model: str = "demo", **options: Any) -> None:
         unknown = set(options) - {*EngineLimits.__dataclass_fields__, "num_kvcache_blocks", "dtype", "interrupt"}

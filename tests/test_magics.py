@@ -142,7 +142,7 @@ BAD = {
     "%%nvx_add x\ny": "the prompt is the body of the cell",
     "%%nvx_add --each-line\n\n": "there is no prompt in this cell",
     "%nvx_step -n 0": "argument -n: '0' is not an integer of at least 1",
-    "%nvx_step --until late": "argument --until: 'late' is neither finish nor step==N",
+    "%nvx_step --until late": "argument --until: 'late' is none of finish, preempt and step==N",
     "%nvx_run --hz 3": "--hz is the pace of a live run",
     "%nvx_run --live --hz 0": "argument --hz: '0' is not a number of steps a second",
     "%nvx_run --live": "no event loop runs here",
@@ -171,8 +171,10 @@ def test_what_is_wrong_is_said_in_one_line(loaded: Shell, cell: str) -> None:
 
 @pytest.mark.parametrize(
     "cell",
-    ["%nvx_add x", "%nvx_step", "%nvx_step -n 2", "%nvx_peek", "%nvx_run", "%nvx_run --live", "%nvx_pause"]
-    + ["%nvx_watch", "%nvx_frame steps", "%nvx_plot memory", "%nvx_abort x"],
+    [
+        *("%nvx_add x", "%nvx_step", "%nvx_step -n 2", "%nvx_peek", "%nvx_run", "%nvx_run --live", "%nvx_pause"),
+        *("%nvx_watch", "%nvx_frame steps", "%nvx_plot memory", "%nvx_abort x"),
+    ],
 )
 def test_without_a_model_one_line_says_how_to_get_one(shell: Shell, cell: str) -> None:
     with pytest.raises(UsageError, match="no model is loaded: use %nvx_load"):
@@ -241,13 +243,13 @@ def test_eviction_preemption_and_waiting_are_told(shell: Shell) -> None:
     shell.run("%nvx_add --id a --max-tokens 12 aaaaaaaa", "%nvx_add --id b --max-tokens 12 bbbbbbbb", "%nvx_step")
     shell.run("%nvx_add --id c --max-tokens 2 cccccccccccc")
     assert "waiting: c, since it needs 3 blocks and 2 can be had" in repr(shell.run("%nvx_peek"))
-    told = []
+    told = [repr(shell.run("%nvx_step --until preempt"))]
+    assert "1 preemption: what was lost is computed again" in told[0]
     while shell["session"].has_work:
         told.append(repr(shell.run("%nvx_step")))
     text = "\n".join(told)
     assert "evicted from the prefix cache" in text
-    assert "preempted: b loses" in text
-    assert ", since a needs a block" in text
+    assert "preempted: b loses 13 computed tokens, since a needs a block" in text
     assert all(r.text for r in shell["session"].requests)
 
 

@@ -19,7 +19,7 @@ def sample(logits: Tensor, temperatures: Tensor, uniforms: Tensor) -> Tensor:
     A row whose maximum is not a finite number gives -1.
     """
     peaks, ids = logits.max(dim=-1)  # a NaN is greater than everything, so it shows in the maximum
-    drawn = ((temperatures > 0) & peaks.isfinite()).nonzero().flatten()
+    drawn = temperatures.nonzero().flatten()
     if drawn.numel():
         ids[drawn] = _draw(logits[drawn], peaks[drawn], temperatures[drawn], uniforms[drawn])
     return ids.masked_fill_(~peaks.isfinite(), -1)

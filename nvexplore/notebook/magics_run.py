@@ -18,20 +18,27 @@ from nvexplore.notebook.tally import RunSummary, Tally
 
 @dataclass(frozen=True)
 class Until:
-    """When a run of steps ends: after step ``step``, or (None) after the first that a request ended in."""
+    """When a run of steps ends: after the first in which a request finished, or was preempted, or after ``step``."""
 
-    step: int | None
+    event: str
+    step: int = -1
 
     def __call__(self, tally: Tally) -> bool:
-        return bool(tally.finished) if self.step is None else tally.last_step >= self.step
+        if self.event == "finish":
+            return bool(tally.finished)
+        if self.event == "preempt":
+            return tally.num_preemptions > 0
+        return tally.last_step >= self.step
 
 
 def _until(text: str) -> Until:
     """An argparse type."""
     found = re.fullmatch(r"step==(\d+)", text)
-    if found is None and text != "finish":
-        raise argparse.ArgumentTypeError(f"{text!r} is neither finish nor step==N")
-    return Until(int(found[1]) if found else None)
+    if found is not None:
+        return Until("step", int(found[1]))
+    if text not in ("finish", "preempt"):
+        raise argparse.ArgumentTypeError(f"{text!r} is none of finish, preempt and step==N")
+    return Until(text)
 
 
 def _pace(text: str) -> float:
@@ -63,7 +70,7 @@ class RunMagics(SessionMagics):
 
     @magic_arguments
     @argument("-n", type=positive, metavar="N", help="make N steps (fewer where all is done before)")
-    @argument("--until", type=_until, metavar="WHEN", help="finish: a request has ended; step==N: step N was made")
+    @argument("--until", type=_until, metavar="WHEN", help="finish, preempt (it happened to a request) or step==N")
     @line_magic
     def nvx_step(self, line: str) -> StepSummary | RunSummary:
         """Run one batch, or a few, and tell what happened.
@@ -114,7 +121,7 @@ class RunMagics(SessionMagics):
 
     def _still_to_come(self, until: Until | None) -> None:
         llm = self.session.llm
-        if llm is not None and until is not None and until.step is not None:
+        if llm is not None and not llm.is_closed and until is not None and until.event == "step":
             following = llm.engine.next_step
             if until.step < following:
                 raise UsageError(f"--until step=={until.step}: the next step is already {following}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from nvexplore.engine.events import Snapshot, StepRecord
+from nvexplore.notebook.describe import describe_step
 from nvexplore.notebook.requests import Request, RequestLog
 from nvexplore.notebook.summary import Summary, counted, shortened
 
@@ -24,11 +25,11 @@ class RunSummary(Summary):
 class Tally:
     """Sums over the records of a run: steps, tokens by what became of them, preemptions.
 
-    finished: seq_ids of the requests that ended, in that order; last_step: number of the last one, or -1.
+    finished: seq_ids of the requests that ended, in that order. last: the newest record.
     """
 
     num_steps: int = 0
-    last_step: int = -1
+    last: StepRecord | None = None
     num_prefill_tokens: int = 0
     num_cached_tokens: int = 0
     num_generated_tokens: int = 0
@@ -36,13 +37,18 @@ class Tally:
     num_evicted_blocks: int = 0
     finished: list[int] = field(default_factory=list)
 
+    @property
+    def last_step(self) -> int:
+        """Number of the newest step, or -1."""
+        return -1 if self.last is None else self.last.step
+
     def push(self, item: Snapshot | StepRecord) -> None:
         """A subscriber's callback."""
-        if isinstance(item, Snapshot) or item.step <= self.last_step:
+        if isinstance(item, Snapshot) or item.step <= self.last_step:  # a record may come twice
             return
         planned, committed = item.planned, item.committed
         self.num_steps += 1
-        self.last_step = item.step
+        self.last = item
         prefill = zip(planned.count, planned.is_prefill, strict=True)
         self.num_prefill_tokens += sum(count for count, is_prefill in prefill if is_prefill)
         self.num_cached_tokens += sum(planned.admitted.num_cached_tokens)
@@ -66,10 +72,13 @@ def describe_run(tally: Tally, seconds: float, log: RequestLog) -> RunSummary:
     if tally.num_evicted_blocks:
         notes.append(f"{counted(tally.num_evicted_blocks, 'cached block')} evicted to make room")
     if tally.num_preemptions:
-        notes.append(f"{counted(tally.num_preemptions, 'preemption')}: what was lost was computed again")
+        notes.append(f"{counted(tally.num_preemptions, 'preemption')}: what was lost is computed again")
     if not tally.num_steps:
         notes = []
     notes.append("unfinished: " + shortened(", ".join(left), 200) if left else "all requests are finished")
+    if left and tally.last is not None:  # it was stopped for a reason, which is often to be seen there
+        step = describe_step(tally.last, log)
+        notes += [step.headline, *step.notes]
     return RunSummary(
         headline=f"{counted(tally.num_steps, 'step')} in {seconds:.2f} s",
         columns=COLUMNS,

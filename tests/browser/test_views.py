@@ -23,11 +23,20 @@ def number(root: Locator, name: str) -> float:
     return float(root.get_attribute(f"data-{name}") or "nan")
 
 
-def wait_for(condition: Callable[[], Any], seconds: float = 5.0) -> None:
+def wait_for(bridge: Bridge, condition: Callable[[], Any], seconds: float = 5.0) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "it did not come true"
-        time.sleep(0.02)
+        bridge.page.wait_for_timeout(20)  # a plain sleep would keep the page's messages out
+
+
+def told(line: Locator, holds: Callable[[str], bool]) -> str:
+    """Wait until a status line says what is expected."""
+    end = time.monotonic() + 5.0
+    while not holds(text := line.inner_text()):
+        assert time.monotonic() < end, text
+        line.page.wait_for_timeout(20)
+    return text
 
 
 class Blocks:
@@ -125,7 +134,7 @@ def test_large_pools_are_drawn_and_hit(open_page: Callable[..., Bridge], num_blo
     assert number(blocks.root, "blocks") == num_blocks
     block = next(iter(engine.live.values())).block_table[100]
     blocks.hover(block)
-    hit = run_until(lambda: blocks.line.inner_text(), lambda text: text.startswith("block "))
+    hit = told(blocks.line, lambda text: text.startswith("block "))
     assert abs(int(re.findall(r"\d+", hit)[0]) - block) <= 2, "a cell may be half a pixel"
     took = bridge.page.evaluate(
         """async () => { const { store } = explorer(), times = [];
@@ -134,11 +143,6 @@ def test_large_pools_are_drawn_and_hit(open_page: Callable[..., Bridge], num_blo
         return Math.min(...times) }"""
     )
     assert took < 250, "milliseconds from news to picture"
-
-
-def run_until(read: Callable[[], str], holds: Callable[[str], bool]) -> str:
-    wait_for(lambda: holds(read()))
-    return read()
 
 
 def test_dark_follows_the_notebook_and_the_system(open_page: Callable[..., Bridge]) -> None:
@@ -165,7 +169,7 @@ def test_hovering_a_block_tells_all_about_it(run: Bridge) -> None:
     seq = next(s for s in run.engine.live.values() if s.request_id == "long-essay")
     block = seq.block_table[3]
     blocks.hover(block)
-    text = run_until(lambda: blocks.line.inner_text(), lambda text: "hash" in text)
+    text = told(blocks.line, lambda text: "hash" in text)
     for part in (f"block {block}", "used", "ref count 1", "16 of 16 tokens", "long-essay (its block 3)"):
         assert part in text
     assert f"{run.engine.snapshot().hash[block]:016x}" in text
@@ -173,7 +177,7 @@ def test_hovering_a_block_tells_all_about_it(run: Bridge) -> None:
     assert words in text
     free = run.store("[...store.words].indexOf(0)")
     blocks.hover(free)
-    run_until(lambda: blocks.line.inner_text(), lambda text: f"block {free}·free" in text.replace("\n", ""))
+    told(blocks.line, lambda text: f"block {free}·free" in text.replace("\n", ""))
 
 
 def test_clicking_a_block_reaches_python_and_lights_up_its_sequence(run: Bridge) -> None:
@@ -185,32 +189,32 @@ def test_clicking_a_block_reaches_python_and_lights_up_its_sequence(run: Bridge)
     at = schedule.place(row_of(run, "report"), -1)
     before = pixel(schedule.canvas, 1, at["y"])
     blocks.click(block)
-    wait_for(lambda: run.explorer.selection == ("block", block))
+    wait_for(run, lambda: run.explorer.selection == ("block", block))
     assert seen == [("block", block)]
     assert run.store("[...store.litSequences()]") == [seq.seq_id]
     run.settle()
     assert pixel(schedule.canvas, 1, at["y"]) != before, "the row is marked"
     blocks.click(block)
-    wait_for(lambda: run.explorer.selection == ("none", -1))
+    wait_for(run, lambda: run.explorer.selection == ("none", -1))
 
 
 def test_clicking_a_cell_selects_sequence_and_step_and_lights_up_the_blocks_in_order(run: Bridge) -> None:
     schedule = Schedule(run)
     seq = next(s for s in run.engine.live.values() if s.request_id == "long-essay")
     schedule.canvas.click(position=schedule.place(row_of(run, "long-essay"), 12))
-    wait_for(lambda: run.explorer.selection == ("sequence", seq.seq_id))
-    wait_for(lambda: run.explorer.cursor == 12)
+    wait_for(run, lambda: run.explorer.selection == ("sequence", seq.seq_id))
+    wait_for(run, lambda: run.explorer.cursor == 12)
     assert run.store("[...store.litBlocks()]") == [[block, i] for i, block in enumerate(seq.block_table)]
     assert "prefill of 128 tokens (positions 128 to 255, not the last chunk)" in schedule.line.inner_text()
     schedule.canvas.click(position=schedule.place(row_of(run, "long-essay"), 12))
-    wait_for(lambda: run.explorer.selection == ("none", -1) and run.explorer.cursor == -1)
+    wait_for(run, lambda: run.explorer.selection == ("none", -1) and run.explorer.cursor == -1)
 
 
 def test_python_selects_too(run: Bridge) -> None:
     run.explorer.select("sequence", 0)
     run.settle()
     assert run.store("[...store.litSequences()]") == [0]
-    text = run_until(lambda: Schedule(run).line.inner_text(), lambda text: "→" in text)
+    text = told(Schedule(run).line, lambda text: "→" in text)
     assert text.startswith("haiku") and "73 prompt tokens" in text
 
 
@@ -233,13 +237,13 @@ def test_python_selects_too(run: Bridge) -> None:
 def test_hovering_the_schedule_tells_what_happened(run: Bridge, name: str, step: int, words: str) -> None:
     schedule = Schedule(run)
     schedule.canvas.hover(position=schedule.place(row_of(run, name), step))
-    run_until(lambda: schedule.line.inner_text(), lambda text: text.startswith(name) and words in text)
+    told(schedule.line, lambda text: text.startswith(name) and words in text)
 
 
 def test_hovering_the_budget_tells_how_it_was_spent(run: Bridge) -> None:
     schedule = Schedule(run)
     schedule.canvas.hover(position=schedule.place(-1, 7))
-    text = run_until(lambda: schedule.line.inner_text(), lambda text: "step 7" in text)
+    text = told(schedule.line, lambda text: "step 7" in text)
     assert "128 of 128 tokens (128 prefill)" in text and "free blocks" in text
 
 
@@ -256,11 +260,11 @@ def test_arrow_keys_walk_the_blocks_and_enter_selects(run: Bridge) -> None:
     assert cell.text_content().startswith("block 18: used, ref count 1")
     assert [cell.get_attribute(f"aria-{n}index") for n in ("row", "col")] == ["2", "3"]
     run.page.keyboard.press("Enter")
-    wait_for(lambda: run.explorer.selection == ("block", 18))
+    wait_for(run, lambda: run.explorer.selection == ("block", 18))
     run.page.keyboard.press("End")
     assert cell.text_content().startswith("block 31:")
     run.page.keyboard.press("Escape")
-    wait_for(lambda: run.explorer.selection == ("none", -1))
+    wait_for(run, lambda: run.explorer.selection == ("none", -1))
 
 
 def test_arrow_keys_walk_the_schedule(run: Bridge) -> None:
@@ -272,7 +276,7 @@ def test_arrow_keys_walk_the_schedule(run: Bridge) -> None:
         run.page.keyboard.press(key)
     assert cell.text_content() == "translate, step 1: prefill of 58 tokens (positions 55 to 112, last chunk)"
     run.page.keyboard.press("Enter")
-    wait_for(lambda: run.explorer.selection == ("sequence", 1) and run.explorer.cursor == 1)
+    wait_for(run, lambda: run.explorer.selection == ("sequence", 1) and run.explorer.cursor == 1)
 
 
 def test_every_view_is_labelled_and_has_a_live_line(run: Bridge) -> None:
@@ -296,13 +300,13 @@ def test_buttons_reach_python_and_answer_at_once(open_page: Callable[..., Bridge
     bridge.settle()
     bridge.page.get_by_role("button", name="Step").click()
     bridge.page.get_by_role("button", name="Run").click()
-    wait_for(lambda: pressed == ["step", "run"])
+    wait_for(bridge, lambda: pressed == ["step", "run"])
     bridge.explorer.status = "running"
     bridge.settle()
     bridge.page.get_by_role("button", name="Run").click()
     bridge.page.get_by_role("button", name="Pause").click()
     assert bridge.page.locator(".nvx-status").inner_text() == "pausing …"
-    wait_for(lambda: pressed == ["step", "run", "pause"])
+    wait_for(bridge, lambda: pressed == ["step", "run", "pause"])
     bridge.explorer.status = "paused"
     bridge.settle()
     assert bridge.page.locator(".nvx-status").inner_text() == "paused"
@@ -318,7 +322,7 @@ def test_a_lost_message_is_asked_for_and_healed(open_page: Callable[..., Bridge]
     bridge.page.evaluate("() => dropped(2)")
     for _ in demo_steps(engine, 8):
         bridge.explorer.flush()
-    wait_for(lambda: bridge.page.evaluate("() => explorer().store.step") == 8)
+    wait_for(bridge, lambda: bridge.page.evaluate("() => explorer().store.step") == 8)
     assert bridge.store("store.gaps") > 0
 
 
@@ -335,7 +339,7 @@ def test_several_views_share_one_store_and_go_without_a_trace(run: Bridge) -> No
     run.show("block_view", "schedule_view", "controls_view")
     assert run.page.locator(BLOCKS).count() == 2
     Blocks(run).page.locator(BLOCKS).nth(1).locator(".nvx-field canvas").click(position={"x": 60, "y": 10})
-    wait_for(lambda: run.explorer.selection == ("block", 1))
+    wait_for(run, lambda: run.explorer.selection == ("block", 1))
     run.page.evaluate("() => removes.forEach((remove) => remove())")
     assert run.page.locator(".nvx").count() == 0
     assert run.store("store.listeners.size") == 0
@@ -365,7 +369,7 @@ def test_hostile_text_is_text(open_page: Callable[..., Bridge]) -> None:
     for line in (Blocks(bridge).line, Schedule(bridge).line):
         if line is not Blocks(bridge).line:
             bridge.explorer.select("sequence", 0)
-        run_until(lambda line=line: line.inner_text(), lambda text: "onerror=alert(1)" in text and "‹202e›" in text)
+        told(line, lambda text: "onerror=alert(1)" in text and "‹202e›" in text)
     assert bridge.page.locator("main img, main script").count() == 0
     assert "مرحبا 🦜" in bridge.page.locator(".nvx-status").inner_text()
 

@@ -1,6 +1,6 @@
 """Paged attention in plain torch: gather a row's keys and values by slot, then scaled dot-product attention.
 
-The specification the kernels are compared with. Knows no model, and no time but this step.
+The specification the kernels are compared with. Knows no model, and keeps nothing of a step.
 """
 
 from __future__ import annotations
@@ -15,26 +15,25 @@ from nvexplore.runner.forward_batch import ForwardBatch
 
 
 class _Group(NamedTuple):
-    """Rows with one token each, attended to together.
+    """B rows with one token each, attended to together; S is their longest context.
 
-    tokens: [B] int64 their tokens, or None where they are all tokens of the batch.
-    slots:  [B * S] the slot of every position of their contexts, S the longest of them.
+    tokens: where the rows are in the batch, [B] int64 or a slice.
+    slots:  [B * S] the slot of every position of every context.
     mask:   [B, 1, 1, S], 0 or, beyond a row's context, -inf.
     """
 
-    tokens: Tensor | None
+    tokens: Tensor | slice
     slots: Tensor
     mask: Tensor
 
 
 class _Chunk(NamedTuple):
-    """One row with n tokens [start, stop) and S tokens of context.
+    """One row with n tokens and a context of S.
 
-    slots: [S]; mask: [n, S], 0 or, where a token may not look, -inf.
+    tokens: where they are in the batch; slots: [S] of the context; mask: [n, S], 0 or, after a token, -inf.
     """
 
-    start: int
-    stop: int
+    tokens: slice
     slots: Tensor
     mask: Tensor
 
@@ -62,7 +61,7 @@ class TorchPagedAttention:
                 positions = torch.arange(context)
                 slots = _slots(batch.block_tables[row], positions, batch.block_size)
                 mask = self._mask(positions > batch.positions[start:stop, None])
-                chunks.append(_Chunk(start, stop, slots, mask))
+                chunks.append(_Chunk(slice(start, stop), slots, mask))
         groups = [self._group(batch, rows) for rows in _similar_lengths(single, contexts)]
         return [*groups, *chunks]
 
@@ -71,13 +70,8 @@ class TorchPagedAttention:
         out = torch.zeros_like(q)
         for part in plan:
             keys, values = self._gather(k_cache, 0, part.slots), self._gather(v_cache, 1, part.slots)
-            if isinstance(part, _Chunk):
-                tokens = slice(part.start, part.stop)
-                out[tokens] = _attend_chunk(q[tokens], keys, values, part.mask, scale)
-            elif part.tokens is None:
-                out = _attend_group(q, keys, values, part.mask, scale)
-            else:
-                out[part.tokens] = _attend_group(q[part.tokens], keys, values, part.mask, scale)
+            attend = _attend_chunk if isinstance(part, _Chunk) else _attend_group
+            out[part.tokens] = attend(q[part.tokens], keys, values, part.mask, scale)
         return out
 
     def close(self) -> None:
@@ -93,7 +87,7 @@ class TorchPagedAttention:
         positions = torch.where(beyond, 0, positions)
         blocks = batch.block_tables[index].gather(1, positions // batch.block_size)
         slots = blocks.long() * batch.block_size + positions % batch.block_size
-        tokens = batch.cu_seqlens_q[index].long() if len(rows) < batch.num_tokens else None
+        tokens = batch.cu_seqlens_q[index].long() if len(rows) < batch.num_tokens else slice(None)
         return _Group(tokens, slots.flatten(), self._mask(beyond)[:, None, None])
 
     def _mask(self, hidden: Tensor) -> Tensor:
