@@ -259,7 +259,8 @@ def test_buttons_and_status(comms: list[RecordedComm]) -> None:
         await session.runner.done()
         assert (llm.engine.next_step, explorer.status) == (60, "idle")
         session.add("more", max_tokens=60)
-        session.run_live(hz=1000)
+        session.settings.live_hz = 1000
+        explorer._on_message({"type": "command", "command": "run"}, [])
         await asyncio.sleep(0.02)
         explorer._on_message({"type": "command", "command": "pause"}, [])
         await asyncio.sleep(0.02)

@@ -144,5 +144,6 @@ def _waiting(planned: Planned, log: RequestLog) -> list[str]:
         )
         lines.append(f"waiting: {log.name(seq_id)}, since {lacks}")
     if waiting.num_not_examined:
-        lines.append(f"waiting behind that: {counted(waiting.num_not_examined, 'more request')}")
+        noun = "more request" if lines else "request"
+        lines.append(f"waiting{' behind that' if lines else ''}: {counted(waiting.num_not_examined, noun)}")
     return lines

@@ -24,11 +24,22 @@ VIEWS = ("all", "schedule", "blocks")
 
 
 class Display:
-    """Shows an engine's steps in widgets. The engine holds on to this, and this never to the engine."""
+    """Shows an engine's steps in widgets; holds on to no engine, since a widget may outlive it.
 
-    def __init__(self, engine: Engine, recorder: Recorder, decode: Decode, runner: TaskRunner) -> None:
+    command: called with "run", "pause" or "step" when a button is pressed, on any thread.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        recorder: Recorder,
+        decode: Decode,
+        runner: TaskRunner,
+        command: Callable[[str], None],
+    ) -> None:
         self._engine = weakref.ref(engine)
         self._recorder, self._decode, self._runner = recorder, decode, weakref.ref(runner)
+        self._command = command
         self._explorer: Explorer | None = None
         self._subscription: Subscription | None = None
 
@@ -50,7 +61,7 @@ class Display:
             for record in records:
                 explorer.push(record)
         self._subscription = engine.subscribe(explorer.push)
-        explorer.on_command(_command_of(self._runner))
+        explorer.on_command(self._command)
         self._explorer = explorer
         self.show(runner.status)
         return explorer
@@ -96,13 +107,3 @@ class Display:
             explorer.flush()
             explorer.keyframe()
 
-
-def _command_of(runner: weakref.ref[TaskRunner]) -> Callable[[str], None]:
-    """The buttons' callback. It may be called on any thread: it only sets the runner's flags."""
-
-    def command(name: str) -> None:
-        alive = runner()
-        if alive is not None and name in ("run", "pause", "step"):
-            getattr(alive, name)()
-
-    return command

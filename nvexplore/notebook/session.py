@@ -11,7 +11,6 @@ Nothing here needs an event loop but ``run_live``, and nothing needs ipywidgets 
 from __future__ import annotations
 
 import time
-import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,6 +18,7 @@ from nvexplore.notebook import figure
 from nvexplore.notebook.describe import PlanSummary, StepSummary, describe_plan, describe_step
 from nvexplore.notebook.display import Display
 from nvexplore.notebook.errors import NO_MODEL, SessionError
+from nvexplore.notebook.links import Links
 from nvexplore.notebook.requests import Decode, Request, RequestLog, RequestTable
 from nvexplore.notebook.runner import TaskRunner
 from nvexplore.notebook.settings import NvExplore
@@ -79,14 +79,9 @@ class Session:
         self.log, recorder = RequestLog(_decoder(llm)), Recorder()
         self._recorder = recorder
         self._subscriptions = [llm.engine.subscribe(self.log.push), llm.engine.subscribe(recorder.push)]
-        # Neither a running task nor a view that stays open may keep a model's memory.
-        me = weakref.ref(self)
-        self._runner = TaskRunner(
-            lambda: _alive(me)._engine_step(),
-            lambda: (session := me()) is not None and session.has_work,
-            on_change=lambda runner: _changed(me, runner),
-        )
-        self._display = Display(llm.engine, recorder, self.log.text, self._runner)
+        links = Links(self)
+        self._runner = TaskRunner(links.step, links.has_work, on_change=links.changed)
+        self._display = Display(llm.engine, recorder, self.log.text, self._runner, links.command)
         return llm
 
     def close(self) -> None:
@@ -189,9 +184,6 @@ class Session:
         """Pause a live run."""
         self.runner.pause()
 
-    def _engine_step(self) -> None:
-        self._loaded().step()  # the subscribers do the rest
-
     # ---------------------------------------------------------------- looking
 
     def watch(self, what: str = "all") -> Any:
@@ -245,13 +237,3 @@ def _decoder(llm: LLM) -> Decode:
     """``llm.decode`` that keeps the tokenizer and not the model: texts can be read when it is closed."""
     tokenizer = llm.tokenizer
     return lambda token_ids: str(tokenizer.decode(list(token_ids), skip_special_tokens=True))
-
-
-def _changed(session: weakref.ref[Session], runner: TaskRunner) -> None:
-    alive = session()
-    if alive is not None and alive._display is not None:
-        alive._display.show(runner.status)
-
-
-def _alive(session: weakref.ref[Session]) -> Session:
-    return _there(session())

@@ -50,6 +50,7 @@ class Bridge:
     def open(self) -> None:
         """Load the page (again): it starts from the model's state, as a notebook does."""
         self._is_open = False
+        self._outbox: list[list[Any]] = []
         self.page.goto(URL)
         self.page.wait_for_function("() => window.ready")
         kind, data, buffers = self.comm.sent[0]
@@ -65,14 +66,18 @@ class Bridge:
     def show(self, *names: str) -> None:
         """Mount views (none named: what the Explorer itself shows)."""
         self.page.evaluate("names => show(names)", list(names))
+        while not self.explorer._feed.is_active:  # the page says that something is shown
+            self.page.wait_for_timeout(5)
         self.settle()
 
     def settle(self) -> None:
         """Wait until everything sent is drawn."""
+        self.deliver()
         self.page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
     def store(self, expression: str) -> Any:
         """Evaluate JavaScript with ``store`` at hand."""
+        self.deliver()
         return self.page.evaluate(f"() => {{ const store = explorer().store; return {expression}; }}")
 
     def _serve(self, route: Any) -> None:
@@ -97,8 +102,14 @@ class Bridge:
             self.comm.send_custom(**message["content"])
 
     def _to_page(self, data: dict[str, Any], buffers: list[bytes]) -> None:
+        # Only noted here: this may be a callback inside Playwright's own loop, where nothing can be awaited.
         if self._is_open:
-            self.page.evaluate("args => deliver(...args)", [data, _coded(buffers)])
+            self._outbox.append([data, _coded(buffers)])
+
+    def deliver(self) -> None:
+        """Bring to the page what Python has sent."""
+        while self._outbox:
+            self.page.evaluate("args => deliver(...args)", self._outbox.pop(0))
 
 
 def _coded(buffers: list[bytes]) -> list[str]:

@@ -13,6 +13,13 @@ from tests.browser.demo_run import decode, demo_engine, demo_steps
 SHOTS = Path(__file__).resolve().parents[2] / "build" / "shots"
 
 
+def look(bridge: Bridge) -> None:
+    """Let the views draw, ask about what is selected, and draw the answer."""
+    for _ in range(4):
+        bridge.settle()
+        bridge.page.wait_for_timeout(100)
+
+
 def shoot(steps: int = 44) -> None:
     SHOTS.mkdir(parents=True, exist_ok=True)
     with sync_playwright() as playwright:
@@ -33,15 +40,15 @@ def shoot(steps: int = 44) -> None:
                 if theme == "dark":
                     page.add_style_tag(content=LAB_DARK)
                     page.evaluate("document.body.dataset.jpThemeLight = 'false'")
-                page.wait_for_timeout(200)
+                look(bridge)
                 page.screenshot(path=SHOTS / f"dashboard_{theme}.png", full_page=True)
                 seq = next(s for s in engine.live.values() if len(s.block_table) > 6)
                 bridge.explorer.select("sequence", seq.seq_id)
-                page.wait_for_timeout(400)
+                look(bridge)
                 page.screenshot(path=SHOTS / f"dashboard_{theme}_sequence.png", full_page=True)
                 shared = next((b for b, n in enumerate(engine.blocks.ref_count) if n > 1), 0)
                 bridge.explorer.select("block", shared)
-                page.wait_for_timeout(400)
+                look(bridge)
                 page.screenshot(path=SHOTS / f"dashboard_{theme}_block.png", full_page=True)
                 bridge.explorer.select("none", -1)
         print(bridge.errors or "no errors")

@@ -27,16 +27,14 @@ def wait_for(bridge: Bridge, condition: Callable[[], Any], seconds: float = 5.0)
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "it did not come true"
+        bridge.deliver()
         bridge.page.wait_for_timeout(20)  # a plain sleep would keep the page's messages out
 
 
-def told(line: Locator, holds: Callable[[str], bool]) -> str:
-    """Wait until a status line says what is expected."""
-    end = time.monotonic() + 5.0
-    while not holds(text := line.inner_text()):
-        assert time.monotonic() < end, text
-        line.page.wait_for_timeout(20)
-    return text
+def told(view: Blocks | Schedule, holds: Callable[[str], bool]) -> str:
+    """Wait until a view's status line says what is expected."""
+    wait_for(view.bridge, lambda: holds(view.line.inner_text()))
+    return view.line.inner_text()
 
 
 class Blocks:
@@ -134,7 +132,7 @@ def test_large_pools_are_drawn_and_hit(open_page: Callable[..., Bridge], num_blo
     assert number(blocks.root, "blocks") == num_blocks
     block = next(iter(engine.live.values())).block_table[100]
     blocks.hover(block)
-    hit = told(blocks.line, lambda text: text.startswith("block "))
+    hit = told(blocks, lambda text: text.startswith("block "))
     assert abs(int(re.findall(r"\d+", hit)[0]) - block) <= 2, "a cell may be half a pixel"
     took = bridge.page.evaluate(
         """async () => { const { store } = explorer(), times = [];
@@ -169,7 +167,7 @@ def test_hovering_a_block_tells_all_about_it(run: Bridge) -> None:
     seq = next(s for s in run.engine.live.values() if s.request_id == "long-essay")
     block = seq.block_table[3]
     blocks.hover(block)
-    text = told(blocks.line, lambda text: "hash" in text)
+    text = told(blocks, lambda text: "hash" in text)
     for part in (f"block {block}", "used", "ref count 1", "16 of 16 tokens", "long-essay (its block 3)"):
         assert part in text
     assert f"{run.engine.snapshot().hash[block]:016x}" in text
@@ -177,7 +175,7 @@ def test_hovering_a_block_tells_all_about_it(run: Bridge) -> None:
     assert words in text
     free = run.store("[...store.words].indexOf(0)")
     blocks.hover(free)
-    told(blocks.line, lambda text: f"block {free}·free" in text.replace("\n", ""))
+    told(blocks, lambda text: f"block {free}·free" in text.replace("\n", ""))
 
 
 def test_clicking_a_block_reaches_python_and_lights_up_its_sequence(run: Bridge) -> None:
@@ -214,7 +212,7 @@ def test_python_selects_too(run: Bridge) -> None:
     run.explorer.select("sequence", 0)
     run.settle()
     assert run.store("[...store.litSequences()]") == [0]
-    text = told(Schedule(run).line, lambda text: "→" in text)
+    text = told(Schedule(run), lambda text: "→" in text)
     assert text.startswith("haiku") and "73 prompt tokens" in text
 
 
@@ -237,13 +235,13 @@ def test_python_selects_too(run: Bridge) -> None:
 def test_hovering_the_schedule_tells_what_happened(run: Bridge, name: str, step: int, words: str) -> None:
     schedule = Schedule(run)
     schedule.canvas.hover(position=schedule.place(row_of(run, name), step))
-    told(schedule.line, lambda text: text.startswith(name) and words in text)
+    told(schedule, lambda text: text.startswith(name) and words in text)
 
 
 def test_hovering_the_budget_tells_how_it_was_spent(run: Bridge) -> None:
     schedule = Schedule(run)
     schedule.canvas.hover(position=schedule.place(-1, 7))
-    text = told(schedule.line, lambda text: "step 7" in text)
+    text = told(schedule, lambda text: "step 7" in text)
     assert "128 of 128 tokens (128 prefill)" in text and "free blocks" in text
 
 
@@ -303,7 +301,7 @@ def test_buttons_reach_python_and_answer_at_once(open_page: Callable[..., Bridge
     wait_for(bridge, lambda: pressed == ["step", "run"])
     bridge.explorer.status = "running"
     bridge.settle()
-    bridge.page.get_by_role("button", name="Run").click()
+    bridge.page.get_by_role("button", name="Run").click(force=True)  # not to be pressed now
     bridge.page.get_by_role("button", name="Pause").click()
     assert bridge.page.locator(".nvx-status").inner_text() == "pausing …"
     wait_for(bridge, lambda: pressed == ["step", "run", "pause"])
@@ -366,10 +364,9 @@ def test_hostile_text_is_text(open_page: Callable[..., Bridge]) -> None:
     bridge.explorer.keyframe()
     bridge.settle()
     Blocks(bridge).hover(0)
-    for line in (Blocks(bridge).line, Schedule(bridge).line):
-        if line is not Blocks(bridge).line:
-            bridge.explorer.select("sequence", 0)
-        told(line, lambda text: "onerror=alert(1)" in text and "‹202e›" in text)
+    for view in (Blocks(bridge), Schedule(bridge)):
+        bridge.explorer.select("sequence", 0)
+        told(view, lambda text: "onerror=alert(1)" in text and "‹202e›" in text)
     assert bridge.page.locator("main img, main script").count() == 0
     assert "مرحبا 🦜" in bridge.page.locator(".nvx-status").inner_text()
 
@@ -419,4 +416,6 @@ def test_every_width_is_usable(open_page: Callable[..., Bridge], width: int) -> 
         pass
     bridge.explorer.keyframe()
     bridge.settle()
+    script = "[...document.querySelectorAll('.nvx *')].filter((e) => e.getBoundingClientRect().right > innerWidth)"
+    assert bridge.page.evaluate(f"{script}.map((e) => e.outerHTML.slice(0, 80))") == []
     assert bridge.page.evaluate("document.documentElement.scrollWidth <= innerWidth")

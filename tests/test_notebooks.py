@@ -1,0 +1,105 @@
+"""Every notebook runs from top to bottom as a reader would run it, and shows what its text says it shows."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
+
+from nvexplore.demo import demo_model_path
+from nvexplore.toy import make_toy
+
+CHECKOUT = Path(__file__).parents[1]
+NOTEBOOKS = sorted((CHECKOUT / "notebooks").glob("*.ipynb"))
+
+
+@pytest.fixture(autouse=True)
+def own_ipython(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No start-up files of the user's; and the checkout, if nvexplore is not installed."""
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    monkeypatch.setenv("PYTHONPATH", str(CHECKOUT))
+
+
+def execute(notebook: nbformat.NotebookNode, folder: Path) -> None:
+    NotebookClient(notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(folder)}}).execute()
+
+
+def shown(notebook: nbformat.NotebookNode, cell_id: str) -> str:
+    """What a cell shows, as plain text."""
+    cell = next(cell for cell in notebook.cells if cell.id == cell_id)
+    return "\n".join(out.get("text") or out["data"]["text/plain"] for out in cell.outputs)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_no_outputs_are_committed(path: Path) -> None:
+    notebook = nbformat.read(path, as_version=4)
+    nbformat.validate(notebook)
+    for cell in notebook.cells:
+        assert not cell.get("outputs") and cell.get("execution_count") is None
+    assert set(notebook.metadata) == {"kernelspec", "language_info"}
+
+
+@pytest.mark.slow
+def test_first_steps(tmp_path: Path) -> None:
+    demo_model_path(quiet=True)  # fetched once; not a part of the half minute
+    notebook = nbformat.read(CHECKOUT / "notebooks" / "01_first_steps.ipynb", as_version=4)
+    started = time.monotonic()
+    execute(notebook, tmp_path)
+    assert time.monotonic() - started < 240  # half a minute where nothing else runs
+    assert "64 tokens" in shown(notebook, "step-0")
+    assert "(0 to 95 cached)" in shown(notebook, "step-2")
+    assert "3 decode rows" in shown(notebook, "step-3")
+    assert "bees do not sleep" in shown(notebook, "run")
+    assert "6 hit in the prefix cache" in shown(notebook, "again")
+    preempted = shown(notebook, "until-preempted")
+    assert re.search(r"[1-9]\d* cached blocks evicted", preempted)
+    assert re.search(r"preempted: q-\d+ loses \d+ computed tokens, since q-\d+ needs a block", preempted)
+    assert re.search(r"waiting: q-\d+, since it needs \d+ blocks and \d+ can be had", shown(notebook, "peek-preempted"))
+    assert "all requests are finished" in shown(notebook, "finish")
+    assert shown(notebook, "close") == "Session(no model is loaded)"
+    for name in ("memory", "schedule", "throughput"):
+        cell = next(cell for cell in notebook.cells if cell.id == f"plot-{name}")
+        assert "image/png" in cell.outputs[0]["data"]
+    assert not [out for cell in notebook.cells for out in cell.get("outputs", []) if out.output_type == "stream"]
+    # The state of the views is kept in the notebook: a reader of the saved file sees the last step.
+    state = notebook.metadata["widgets"]["application/vnd.jupyter.widget-state+json"]["state"]
+    assert any("frame" in model["state"] for model in state.values())
+
+
+def test_a_one_line_error_stops_run_all(tmp_path: Path) -> None:
+    make_toy(tmp_path / "toy")
+    cells = ["%load_ext nvexplore", "%nvx_load toy", "%nvx_add --max-tokens 0 Hello", "print('not reached')"]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    with pytest.raises(CellExecutionError):
+        execute(notebook, tmp_path)
+    assert "UsageError: argument --max-tokens" in str(notebook.cells[2].outputs)
+    assert notebook.cells[3].execution_count is None
+
+
+def test_a_live_run_is_awaited(tmp_path: Path) -> None:
+    """The awaitable end of a live run, in a kernel with nobody watching; other cells work meanwhile."""
+    make_toy(tmp_path / "toy")
+    cells = [
+        "%load_ext nvexplore\nloaded = %nvx_load toy",
+        "%nvx_add --max-tokens 300 --ignore-eos Hello\n%nvx_watch",
+        "run = %nvx_run --live\nrun",
+        "import asyncio\nawait asyncio.sleep(0.05)\nprint(0 < loaded.session.llm.engine.next_step)",
+        "%nvx_pause",
+        "%nvx_run --live --hz 5000",
+        "await run.done()\nrun",
+        "%nvx_run --live\n%nvx_close",
+        "await asyncio.sleep(0.01)\nrun",
+    ]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    execute(notebook, tmp_path)
+    texts = ["".join(str(out.get("text") or out["data"]["text/plain"]) for out in cell.outputs) for cell in notebook.cells]
+    assert texts[2] == "TaskRunner(running, 0 steps made)"
+    assert texts[3] == "True\n"
+    assert re.fullmatch(r"TaskRunner\(paused, \d+ steps made\)", texts[4])
+    assert texts[6] == "TaskRunner(idle, 300 steps made)"
+    assert texts[8] == "TaskRunner(closed, 300 steps made)"
