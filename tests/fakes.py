@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
+from typing import Any
 
 from nvexplore.engine.batch import Dispatch, ScheduledBatch
 from nvexplore.engine.engine import Engine
@@ -76,13 +77,13 @@ def toy_engine(
     *,
     eos: frozenset[int] = frozenset(),
     interrupt: Callable[[str], None] | None = None,
-    **limits: int | bool,
+    **limits: Any,
 ) -> Engine:
     """An engine over a toy runner; ``limits`` are EngineLimits' other fields."""
     runner = ToyRunner(num_blocks, block_size, interrupt)
     merged = {"max_model_len": 10_000, **limits}
     return Engine(
-        EngineLimits(num_blocks=num_blocks, block_size=block_size, **merged),  # type: ignore[arg-type]
+        EngineLimits(num_blocks=num_blocks, block_size=block_size, **merged),
         runner,
         eos_token_ids=eos,
     )
@@ -99,7 +100,7 @@ def run_to_end(engine: Engine, limit: int = 100_000) -> int:
 
 def check_invariants(engine: Engine) -> None:
     """Everything that must hold between two steps, recomputed from scratch."""
-    blocks, scheduler, size = engine.blocks, engine.scheduler, engine.limits.block_size
+    blocks, scheduler, size = engine.blocks, engine.scheduler.queues, engine.limits.block_size
     live = list(engine.live.values())
     running, waiting = scheduler.running, list(scheduler.waiting)
     assert sorted(s.seq_id for s in live) == sorted(s.seq_id for s in running + waiting)

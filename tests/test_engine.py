@@ -145,8 +145,11 @@ def test_the_plan_says_why_the_next_in_line_waits(
     for first in (0, 10, 20):
         engine.add_request(range(first, first + 5), THREE)
     waiting = plan_of(engine).waiting
-    assert (waiting.seq_id, waiting.reason, waiting.needed, waiting.available) == ([1], [reason], [needed], [available])
-    assert waiting.num_not_examined == 1
+    # Behind one that lacks blocks others are tried: they may be smaller.
+    looked_at = 2 if reason == "free_blocks" else 1
+    assert waiting.seq_id == [1, 2][:looked_at] and waiting.num_not_examined == 2 - looked_at
+    assert waiting.reason == [reason] * looked_at
+    assert waiting.needed == [needed] * looked_at and waiting.available == [available] * looked_at
 
 
 def test_a_hit_on_a_free_block_counts_as_needed() -> None:

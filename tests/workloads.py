@@ -45,6 +45,7 @@ def make_workload(seed: int, interrupt: Callable[[str], None] | None = None) -> 
         max_num_batched_tokens=rng.choice([1, 2, 3, 5, 8, 16, 64]),
         max_num_seqs=rng.randint(1, 6),
         enable_prefix_caching=rng.random() < 0.85,
+        policy=rng.choice(["prefill_first", "mixed"]),
     )
     return Workload(seed, rng, engine, requests, eos)
 
@@ -61,7 +62,8 @@ def run_workload(work: Workload, after_step: Callable[[Engine], None] = check_in
         while todo and rng.random() < 0.5:
             prompt, max_tokens = todo.pop()
             params = SamplingParams(max_tokens=max_tokens)
-            started.append((prompt, max_tokens, engine.add_request(prompt, params)))
+            priority = rng.choice([0, 0, 0, -1, 2])
+            started.append((prompt, max_tokens, engine.add_request(prompt, params, priority=priority)))
         if rng.random() < 0.05 and engine.live:
             aborts += engine.abort(rng.choice(list(engine.live)))
         if rng.random() < 0.02:

@@ -25,15 +25,16 @@ class BlockManager:
         self.free = FreeList(limits.num_blocks, undo)
         self.ref_count = [0] * limits.num_blocks
         self.cache = PrefixCache(limits.num_blocks, undo, hash_function)
-        self._caching = limits.enable_prefix_caching
+        self.is_caching = limits.enable_prefix_caching
         self._undo = undo
         self._log = log
         # Blocks allocated since ``start_step``: what a runner that fails may have overwritten.
         self.allocated_this_step: list[int] = []
 
-    def start_step(self) -> None:
-        """Forget what the last step allocated."""
+    def start_step(self, step: int) -> None:
+        """Forget what the last step allocated; evictions from now on are those of ``step``."""
         self.allocated_this_step = []
+        self.cache.step = step
 
     def find_prefix(self, seq: Sequence) -> list[int]:
         """Cached blocks that hold the sequence's beginning, in logical order; changes nothing.
@@ -41,7 +42,7 @@ class BlockManager:
         Whole blocks, and at most ``num_tokens - 1`` tokens: at least one token must run to yield the next.
         """
         hits: list[int] = []
-        if not self._caching:
+        if not self.is_caching:
             return hits
         size, link = self.block_size, ROOT
         for start in range(0, seq.num_tokens - size, size):
@@ -103,12 +104,16 @@ class BlockManager:
                 self.free.append(block)
             self._log.note("freed", block, seq.seq_id, None)
 
-    def register_written(self, seq: Sequence) -> None:
-        """Enter the blocks that became full and written into the prefix cache."""
-        if not self._caching:
+    def register_written(self, seq: Sequence, num_tokens: int) -> None:
+        """Enter the blocks that the first ``num_tokens`` tokens fill into the prefix cache.
+
+        Called when the step that writes the last of these tokens is planned: the backend stores all rows of a batch
+        before any row attends, so a request admitted later in the same plan may already share them.
+        """
+        if not self.is_caching:
             return
         size = self.block_size
-        for index in range(len(seq.chain), seq.num_computed_tokens // size):
+        for index in range(len(seq.chain), num_tokens // size):
             block = seq.block_table[index]
             token_ids = seq.token_ids[index * size : (index + 1) * size]
             parent = seq.chain[-1] if seq.chain else ROOT
@@ -119,6 +124,12 @@ class BlockManager:
                 self._log.note("evicted", replaced, -1, None)
             if is_new:
                 self._log.note("hashed", block, seq.seq_id, link[0])
+
+    def growth_left(self, seq: Sequence, num_tokens: int) -> int:
+        """Blocks that ``seq`` may yet need beyond those for ``num_tokens`` tokens, if it runs to max_tokens."""
+        most = seq.num_prompt_tokens + seq.sampling_params.max_tokens - 1  # the last token is never stored
+        size = self.block_size
+        return max(0, -(-most // size) - -(-num_tokens // size))
 
     def evict(self, block: int) -> None:
         """Forget the cached content of ``block``, if it has any."""

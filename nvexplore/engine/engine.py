@@ -10,12 +10,14 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+from nvexplore.checks import check_int
 from nvexplore.engine.batch import Dispatch, Runner, ScheduledBatch
 from nvexplore.engine.block_manager import BlockManager
 from nvexplore.engine.event_log import EventLog
 from nvexplore.engine.events import Planned, Snapshot, StepRecord
 from nvexplore.engine.limits import EngineLimits
 from nvexplore.engine.output import StepOutput, check_sampled
+from nvexplore.engine.policy import make_policy
 from nvexplore.engine.prefix_cache import HashFunction, chain_hash
 from nvexplore.engine.record_builder import QueueSizes, build_before, build_committed, build_planned
 from nvexplore.engine.recovery import drop_overwritten
@@ -50,7 +52,8 @@ class Engine:
         self._undo = UndoLog()
         self._log = EventLog()
         self.blocks = BlockManager(limits, self._undo, self._log, hash_function)
-        self.scheduler = Scheduler(limits, self.blocks, self._undo, self._log, frozenset(eos_token_ids))
+        self.policy = make_policy(limits.policy)
+        self.scheduler = Scheduler(limits, self.policy, self.blocks, self._undo, self._log, frozenset(eos_token_ids))
         self.live: dict[str, Sequence] = {}
         self.next_step = 0
         self._next_seq_id = 0
@@ -67,6 +70,7 @@ class Engine:
         sampling_params: SamplingParams | None = None,
         *,
         request_id: str | None = None,
+        priority: int = 0,
     ) -> Sequence:
         """Queue a request; the Sequence returned fills up as the engine steps.
 
@@ -75,6 +79,7 @@ class Engine:
         """
         params = SamplingParams() if sampling_params is None else sampling_params
         prompt = self.check_request(token_ids, params)
+        check_int("priority", priority)
         with self._change():
             request_id = checked_request_id(request_id, self._next_seq_id, self.live)
             seq = Sequence(
@@ -82,15 +87,14 @@ class Engine:
                 prompt,
                 params,
                 request_id=request_id,
-                arrival=time.perf_counter() - self._start,
+                arrival=self._now(),
+                priority=priority,
             )
             self._undo.attr(self, "_next_seq_id")
             self._undo.key(self.live, request_id)
-            self._undo.append(self.scheduler.waiting, seq)
             self._next_seq_id += 1
             self.live[request_id] = seq
-            self.scheduler.waiting.append(seq)
-            self._log.note("added", seq)
+            self._log.note("added", seq, self.scheduler.queues.enqueue(seq))
         return seq
 
     def check_request(self, token_ids: Iterable[int], sampling_params: SamplingParams) -> list[int]:
@@ -115,6 +119,9 @@ class Engine:
         with self._change():
             self._log.note("cache_reset")
             self.blocks.forget_all()
+
+    def _now(self) -> float:
+        return time.perf_counter() - self._start
 
     @property
     def has_unfinished(self) -> bool:
@@ -143,7 +150,7 @@ class Engine:
         log.active = wanted
         begin = clock()
         before = len(log.events)
-        batch = self.scheduler.schedule()
+        batch = self.scheduler.schedule(self.next_step)
         planned = self._build_planned(batch, before) if wanted else None
         mark = len(log.events)
         planned_at = clock()
@@ -162,7 +169,7 @@ class Engine:
             times = (planned_at - begin, ran_at - planned_at, clock() - ran_at)
             output.record = StepRecord(
                 step=self.next_step,
-                time=time.perf_counter() - self._start,
+                time=self._now(),
                 event=log.next_number,
                 before=build_before(log.events[:before], log.base),
                 planned=planned,
@@ -192,15 +199,15 @@ class Engine:
         try:
             undo.length(log.events)
             before = len(log.events)
-            batch = self.scheduler.schedule()
+            batch = self.scheduler.schedule(self.next_step)
             return self._build_planned(batch, before)
         finally:
             undo.rollback()
 
     def _build_planned(self, batch: ScheduledBatch, before: int) -> Planned:
-        log, scheduler = self._log, self.scheduler
+        log, queues = self._log, self.scheduler.queues
         dispatch = self.runner.dispatch(batch) if batch.seqs else Dispatch()
-        sizes = QueueSizes(len(self.blocks.free), len(scheduler.running), len(scheduler.waiting))
+        sizes = QueueSizes(len(self.blocks.free), len(queues.running), len(queues.waiting))
         return build_planned(log.events[before:], log.base + before, batch, dispatch, self.limits, sizes)
 
     def snapshot(self) -> Snapshot:
@@ -209,7 +216,7 @@ class Engine:
         return self._take_snapshot()
 
     def _take_snapshot(self) -> Snapshot:
-        return take_snapshot(self, self._log.next_number, time.perf_counter() - self._start)
+        return take_snapshot(self, self._log.next_number, self._now())
 
     def subscribe(self, callback: Subscriber) -> Subscription:
         """Call ``callback`` with a Snapshot now and with each StepRecord from the next step on.

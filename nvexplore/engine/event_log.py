@@ -64,14 +64,22 @@ class Columns:
     def preempted(self) -> Preempted:
         if "preempted" not in self._rows:
             return NO_PREEMPTED
-        number, seq_id, cause, num_lost = self.of("preempted", 4)
-        return Preempted(number=number, seq_id=seq_id, cause=cause, num_lost=num_lost)
+        number, seq_id, cause, num_lost, position = self.of("preempted", 5)
+        return Preempted(number=number, seq_id=seq_id, cause=cause, num_lost=num_lost, position=position)
 
     def admitted(self) -> Admitted:
         if "admitted" not in self._rows:
             return NO_ADMITTED
-        number, seq_id, num_cached = self.of("admitted", 3)
-        return Admitted(number=number, seq_id=seq_id, num_cached_tokens=num_cached)
+        number, seq_id, num_cached, cause, position, block_id, step = self.of("admitted", 7)
+        return Admitted(
+            number=number,
+            seq_id=seq_id,
+            num_cached_tokens=num_cached,
+            miss_cause=cause,
+            miss_position=position,
+            miss_block_id=block_id,
+            miss_step=step,
+        )
 
 
 # Most steps have nothing to say under most headings; these are shared, never changed.

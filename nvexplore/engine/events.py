@@ -33,18 +33,20 @@ class BlockEvents(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Added(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Requests that joined the tail of the waiting queue. arrival: seconds since the engine started."""
+    """Requests that joined the waiting queue at ``position``. arrival: seconds since the engine started."""
 
     number: list[int] = []
     seq_id: list[int] = []
     request_id: list[str] = []
     arrival: list[float] = []
     token_ids: list[list[int]] = []
+    priority: list[int] = []
+    position: list[int] = []
     sampling_params: list[dict[str, Any]] = []
 
 
 class Preempted(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Sequences sent back to the head of the waiting queue; their blocks are freed by block events before it.
+    """Sequences sent back to the waiting queue, to ``position``; their blocks are freed by block events before it.
 
     cause:      the sequence that needed the block; -1 when a failed step had overwritten the victim's blocks.
     num_lost:   computed tokens that must be computed again.
@@ -54,6 +56,7 @@ class Preempted(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     seq_id: list[int] = []
     cause: list[int] = []
     num_lost: list[int] = []
+    position: list[int] = []
 
 
 class Before(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -68,11 +71,18 @@ class Before(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Admitted(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Sequences that left the head of the waiting queue for the tail of the running list."""
+    """Sequences that left the waiting queue for the tail of the running list, and why the cache gave no more.
+
+    miss_cause, miss_position, miss_block_id, miss_step: see ``nvexplore.engine.miss.Miss``.
+    """
 
     number: list[int] = []
     seq_id: list[int] = []
     num_cached_tokens: list[int] = []
+    miss_cause: list[str] = []
+    miss_position: list[int | None] = []
+    miss_block_id: list[int | None] = []
+    miss_step: list[int | None] = []
 
 
 class SlotSpans(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -174,6 +184,7 @@ class SequenceColumns(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     seq_id: list[int]
     request_id: list[str]
     arrival: list[float]
+    priority: list[int]
     status: list[str]
     num_prompt_tokens: list[int]
     num_cached_tokens: list[int]

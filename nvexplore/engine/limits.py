@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from nvexplore.checks import check_int
+from nvexplore.engine.policy import Policy, make_policy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,14 +25,13 @@ class EngineLimits:
     max_num_batched_tokens: int = 512
     max_model_len: int = 4096
     enable_prefix_caching: bool = True
-    policy: str = "prefill_first"
+    policy: str | Policy = "prefill_first"
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
             if field.name == "policy":
-                if value != "prefill_first":
-                    raise ValueError(f"policy={value!r}: must be 'prefill_first'")
+                make_policy(value)
             elif field.name == "enable_prefix_caching":
                 if not isinstance(value, bool):
                     raise TypeError(f"enable_prefix_caching={value!r}: must be True or False")

@@ -7,13 +7,17 @@ compares the ids *and* the parent's registration, so two prompts whose hashes co
 from __future__ import annotations
 
 from array import array
+from collections import OrderedDict
 from collections.abc import Callable
+from itertools import islice
 from typing import NamedTuple
 
 import xxhash
 
 from nvexplore.engine.undo import UndoLog
 
+MAX_EVICTIONS_KEPT = 16_384
+MAX_CHILDREN_COMPARED = 256
 HashFunction = Callable[[int, list[int]], int]
 
 
@@ -46,6 +50,11 @@ class PrefixCache:
         self._block_of: dict[int, int] = {}
         self.content: list[CachedBlock | None] = [None] * num_blocks
         self._next_registration = 1
+        # registration -> the registered blocks that chain to it; for saying how near a miss was.
+        self._children: dict[int, dict[int, None]] = {}
+        # The last evictions, hash -> step. An undone step may leave entries here: those blocks are hit, not asked for.
+        self.step = 0
+        self._evicted: OrderedDict[int, int] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._block_of)
@@ -81,6 +90,11 @@ class PrefixCache:
         self._next_registration = registration + 1
         self._block_of[hash_] = block
         self.content[block] = CachedBlock(hash_, registration, parent[1], tuple(token_ids))
+        if parent[1] not in self._children:
+            self._undo.key(self._children, parent[1])
+            self._children[parent[1]] = {}
+        self._undo.key(self._children[parent[1]], block)
+        self._children[parent[1]][block] = None
         return (hash_, registration), True, replaced
 
     def forget(self, block: int) -> None:
@@ -91,6 +105,23 @@ class PrefixCache:
         self._undo.item(self.content, block)
         del self._block_of[content.hash]
         self.content[block] = None
+        siblings = self._children[content.parent]
+        self._undo.key(siblings, block)
+        del siblings[block]
+        if not siblings:
+            self._undo.key(self._children, content.parent)
+            del self._children[content.parent]
+        self._evicted[content.hash] = self.step
+        if len(self._evicted) > MAX_EVICTIONS_KEPT:
+            self._evicted.popitem(last=False)
+
+    def children(self, parent: tuple[int, int]) -> list[int]:
+        """Some of the registered blocks that chain to ``parent``, newest first; at most MAX_CHILDREN_COMPARED."""
+        return list(islice(reversed(self._children.get(parent[1], {})), MAX_CHILDREN_COMPARED))
+
+    def evicted_at(self, parent: tuple[int, int], token_ids: list[int]) -> int | None:
+        """The step in which a block with this content was evicted, if that is remembered."""
+        return self._evicted.get(self._hash(parent[0], token_ids))
 
     def _lookup(self, hash_: int, parent_registration: int, token_ids: list[int]) -> int | None:
         block = self._block_of.get(hash_)

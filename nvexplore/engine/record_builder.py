@@ -25,7 +25,7 @@ def build_before(events: list[Event], first: int) -> Before:
     if not events:
         return NO_BEFORE
     columns = Columns(events, first)
-    numbers, seqs = columns.of("added", 2)
+    numbers, seqs, positions = columns.of("added", 3)
     aborted_number, aborted_seq_id, _ = columns.of("aborted", 3)
     (reset_number,) = columns.of("cache_reset", 1)
     return Before(
@@ -35,6 +35,8 @@ def build_before(events: list[Event], first: int) -> Before:
             request_id=[seq.request_id for seq in seqs],
             arrival=[seq.arrival for seq in seqs],
             token_ids=[seq.prompt_token_ids for seq in seqs],
+            priority=[seq.priority for seq in seqs],
+            position=positions,
             sampling_params=[
                 {name: getattr(seq.sampling_params, name) for name in seq.sampling_params.__dataclass_fields__}
                 for seq in seqs

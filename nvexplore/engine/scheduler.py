@@ -1,117 +1,163 @@
 """Decides what the next step runs: who is admitted, how many tokens each runs, who gives way. Computes nothing.
 
-Policy ``prefill_first`` (nano-vLLM's): while prompt tokens can run they do, first come first served and in chunks
-that fill the token budget; only a step without prefill decodes. A decoding sequence that needs a block when none
-is free preempts the sequence admitted last, which is computed again later from its tokens: its output is the same.
+A ``Policy`` chooses the order; the rest is the same for all. Prompts run in chunks that fill the token budget. A
+decoding sequence that needs a block when none is free preempts another, which is computed again later from its own
+tokens: its output is the same.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from functools import partial
+from itertools import islice
 
 from nvexplore.engine.batch import Blocked, ScheduledBatch
 from nvexplore.engine.block_manager import BlockManager
 from nvexplore.engine.event_log import EventLog
 from nvexplore.engine.limits import EngineLimits
+from nvexplore.engine.miss import explain_miss
+from nvexplore.engine.policy import Policy
+from nvexplore.engine.queues import Queues
 from nvexplore.engine.sequence import Sequence, SequenceStatus
 from nvexplore.engine.undo import UndoLog
 
+PREFILL, DECODE = SequenceStatus.PREFILL, SequenceStatus.DECODE
+
 
 class Scheduler:
-    """The waiting queue and the running list. ``schedule`` and ``commit`` log how to undo what they do.
-
-    running: resident sequences, oldest admission first; waiting: next to be admitted first, preempted ones at the
-    head. Strictly first come, first served: a head of line that does not fit makes those behind it wait.
-    """
+    """Plans steps and commits them; every change of state is logged for undo before it is made."""
 
     def __init__(
         self,
         limits: EngineLimits,
+        policy: Policy,
         blocks: BlockManager,
         undo: UndoLog,
         log: EventLog,
         eos_token_ids: frozenset[int],
     ) -> None:
         self.limits = limits
+        self.policy = policy
         self.blocks = blocks
+        self.queues = Queues(undo)
         self.eos_token_ids = eos_token_ids
-        self.waiting: deque[Sequence] = deque()
-        self.running: list[Sequence] = []
         self._undo = undo
         self._log = log
 
-    def schedule(self) -> ScheduledBatch:
-        """The next step's batch; empty exactly when nothing waits and nothing runs."""
-        self.blocks.start_step()
+    def schedule(self, step: int) -> ScheduledBatch:
+        """The batch of step number ``step``; empty exactly when nothing waits and nothing runs."""
+        self.blocks.start_step(step)
         batch = ScheduledBatch()
-        self._prefill(batch)
-        if not batch.seqs:
+        if self.policy.decodes_first:
             self._decode(batch)
+            self._prefill(batch)
+        else:
+            self._prefill(batch)
+            if not batch.seqs:
+                self._decode(batch)
         if batch.seqs:
             self._log.note("scheduled")
         return batch
 
     def _prefill(self, batch: ScheduledBatch) -> None:
-        budget = self.limits.max_num_batched_tokens
-        for seq in self.running:
-            if seq.status is SequenceStatus.PREFILL and budget:
+        budget = self.limits.max_num_batched_tokens - len(batch.seqs)
+        for seq in self.queues.running:
+            if seq.status is PREFILL and budget:
                 budget -= self._chunk(batch, seq, budget)
-        while self.waiting:
-            seq = self.waiting[0]
-            blocked = self._admit(seq, budget)
-            if blocked is not None:
-                batch.blocked.append(blocked)
-                return
-            budget -= self._chunk(batch, seq, budget)
+        if self.queues.waiting:
+            self._admit_waiting(batch, budget)
 
-    def _chunk(self, batch: ScheduledBatch, seq: Sequence, budget: int) -> int:
-        count = min(seq.num_tokens - seq.num_computed_tokens, budget)
-        batch.add(seq, count, is_prefill=True)
-        return count
+    def _admit_waiting(self, batch: ScheduledBatch, budget: int) -> None:
+        """Admit requests in the policy's order, past at most ``lookahead`` that lack blocks."""
+        policy, passed = self.policy, []
+        # A copy of what can be reached in one step: admission takes requests out of the queue that is walked.
+        most = policy.lookahead + budget + 1
+        for seq in list(islice(policy.admission_order(self.queues.waiting), most)):
+            why = self._admit(seq, budget)
+            if why is None:
+                for other in passed:
+                    self._undo.attr(other, "num_passed")
+                    other.num_passed += 1
+                budget -= self._chunk(batch, seq, budget)
+                continue
+            batch.blocked.append(why)
+            if why.reason != "free_blocks" or seq.num_passed >= policy.max_passed or len(passed) >= policy.lookahead:
+                return
+            passed.append(seq)
 
     def _admit(self, seq: Sequence, budget: int) -> Blocked | None:
-        """Admit the head of the queue, or say what it lacks."""
-        if len(self.running) >= self.limits.max_num_seqs:
+        """Admit a waiting request, or say what it lacks."""
+        if len(self.queues.running) >= self.limits.max_num_seqs:
             return Blocked(seq.seq_id, "max_num_seqs", 1, 0)
         if budget == 0:
             return Blocked(seq.seq_id, "token_budget", 1, 0)
         hits = self.blocks.find_prefix(seq)
         needed, available = self.blocks.shortage(seq, hits)
+        needed += self._reserve(seq)
         if needed > available:
             return Blocked(seq.seq_id, "free_blocks", needed, available)
-        undo, waiting = self._undo, self.waiting
-        # The tail may have grown by the time of the undo, but the head cannot have: nothing else pops it.
-        undo.call(partial(_restore_head, waiting, seq))
-        waiting.popleft()
-        undo.attr(seq, "status")
-        seq.status = SequenceStatus.PREFILL
-        undo.length(self.running)
-        self.running.append(seq)
-        self._log.note("admitted", seq.seq_id, len(hits) * self.blocks.block_size)
+        self.queues.leave_waiting(seq)
+        self._undo.attr(seq, "status")
+        seq.status = PREFILL
+        if self._log.active:
+            miss = explain_miss(seq, hits, self.blocks, self.queues.running)
+            self._log.note("admitted", seq.seq_id, len(hits) * self.blocks.block_size, *miss)
+        self.queues.enter_running(seq)
         self.blocks.admit(seq, hits)
         return None
 
+    def _reserve(self, seq: Sequence) -> int:
+        """Blocks that must stay free after ``seq`` is admitted: this bounds how often one is preempted.
+
+        None for a new request. One for each resident sequence after the first preemption; after the second, all that
+        ``seq`` and those before it may still need: then nothing but a later or more urgent one can lack a block.
+        """
+        if seq.num_preemptions == 0:
+            return 0
+        running = self.queues.running
+        if seq.num_preemptions == 1:
+            return len(running)
+        return self.blocks.growth_left(seq, seq.num_tokens) + sum(
+            self.blocks.growth_left(other, len(other.block_table) * self.limits.block_size) for other in running
+        )
+
+    def _chunk(self, batch: ScheduledBatch, seq: Sequence, budget: int) -> int:
+        count = min(seq.num_tokens - seq.num_computed_tokens, budget)
+        batch.add(seq, count, is_prefill=True)
+        self.blocks.register_written(seq, seq.num_computed_tokens + count)
+        return count
+
     def _decode(self, batch: ScheduledBatch) -> None:
-        running, blocks, size = self.running, self.blocks, self.blocks.block_size
-        row = 0
-        # By index: a preemption shortens the list at its tail, never before ``row``.
-        while row < len(running) and row < self.limits.max_num_batched_tokens:
-            seq = running[row]
+        blocks, size, budget = self.blocks, self.limits.block_size, self.limits.max_num_batched_tokens
+        rows: list[Sequence] = []
+        for seq in self.queues.running[:]:
+            if seq.status is not DECODE:  # a prefill, or just preempted
+                continue
+            if len(rows) == budget:
+                break
             num_tokens = len(seq.token_ids)
-            if num_tokens > len(seq.block_table) * size:
-                while not len(blocks.free):
-                    victim = running[-1]
-                    self.preempt(victim, cause=seq.seq_id)
-                    if victim is seq:  # admitted last, it gives way to the older ones
-                        break
-                else:
-                    blocks.grow(seq, num_tokens)
-            row += 1
-        batch.add_decodes(running[:row])
+            if num_tokens > len(seq.block_table) * size and not self._make_room(seq, rows):
+                continue
+            rows.append(seq)
+            if num_tokens // size > len(seq.chain):
+                blocks.register_written(seq, num_tokens)
+        batch.add_decodes(rows)
+
+    def _make_room(self, seq: Sequence, scheduled: list[Sequence]) -> bool:
+        """Get ``seq`` the block it needs, preempting whom the policy names; False if that is ``seq`` itself."""
+        while not len(self.blocks.free):
+            safe = {other.seq_id for other in scheduled}
+            candidates = [other for other in self.queues.running if other.seq_id not in safe]
+            victim = self.policy.victim(candidates, seq)
+            if victim not in candidates:
+                raise RuntimeError(f"policy {self.policy.name!r} named {victim!r} as victim, which is no candidate")
+            self.preempt(victim, cause=seq.seq_id)
+            if victim is seq:
+                return False
+        self.blocks.grow(seq, len(seq.token_ids))
+        return True
 
     def preempt(self, seq: Sequence, cause: int) -> None:
-        """Send a resident sequence back to the head of the queue; its tokens will be computed again."""
+        """Send a resident sequence back to the waiting queue; its tokens will be computed again."""
         undo = self._undo
         num_lost = seq.num_computed_tokens
         self.blocks.release(seq)
@@ -120,10 +166,9 @@ class Scheduler:
         seq.num_computed_tokens = seq.num_cached_tokens = 0
         seq.num_preemptions += 1
         seq.status = SequenceStatus.WAITING
-        self._leave(seq)
-        undo.call(partial(_drop_head, self.waiting, seq))
-        self.waiting.appendleft(seq)
-        self._log.note("preempted", seq.seq_id, cause, num_lost)
+        self.queues.leave_running(seq)
+        position = self.queues.requeue(seq)
+        self._log.note("preempted", seq.seq_id, cause, num_lost, position)
 
     def commit(self, batch: ScheduledBatch, token_ids: list[int]) -> tuple[list[int], list[Sequence]]:
         """Mark the batch as computed and append the sampled ids, one a sampling row.
@@ -134,27 +179,25 @@ class Scheduler:
         self._log.note("committed")
         sampled: list[int] = []
         finished: list[Sequence] = []
-        size, eos, decode = self.blocks.block_size, self.eos_token_ids, SequenceStatus.DECODE
+        eos = self.eos_token_ids
         ids = iter(token_ids)
         for seq, start, count, samples in zip(batch.seqs, batch.starts, batch.counts, batch.samples, strict=True):
             end = seq.num_computed_tokens = start + count
-            if samples:
-                token_id = next(ids)
-                seq.token_ids.append(token_id)
-                sampled.append(seq.seq_id)
-                seq.status = decode
-            if end // size > len(seq.chain):
-                self.blocks.register_written(seq)
-            if samples:
-                params = seq.sampling_params
-                reason = None
-                if token_id in eos and not params.ignore_eos:
-                    reason = "stop"
-                elif end + 1 - seq.num_prompt_tokens >= params.max_tokens:
-                    reason = "length"
-                if reason is not None:
-                    self.finish(seq, reason)
-                    finished.append(seq)
+            if not samples:
+                continue
+            token_id = next(ids)
+            seq.token_ids.append(token_id)
+            sampled.append(seq.seq_id)
+            seq.status = DECODE
+            params = seq.sampling_params
+            reason = None
+            if token_id in eos and not params.ignore_eos:
+                reason = "stop"
+            elif end + 1 - seq.num_prompt_tokens >= params.max_tokens:
+                reason = "length"
+            if reason is not None:
+                self.finish(seq, reason)
+                finished.append(seq)
         return sampled, finished
 
     def finish(self, seq: Sequence, reason: str) -> None:
@@ -162,41 +205,14 @@ class Scheduler:
         undo = self._undo
         self.blocks.release(seq)
         if seq.status is SequenceStatus.WAITING:
-            waiting = self.waiting
-            undo.attr(self, "waiting")
-            self.waiting = deque(s for s in waiting if s is not seq)
+            self.queues.leave_waiting(seq)
         else:
-            self._leave(seq)
+            self.queues.leave_running(seq)
         undo.attr(seq, "status")
         undo.attr(seq, "finish_reason")
         seq.status = SequenceStatus.FINISHED
         seq.finish_reason = reason
         self._log.note("aborted" if reason == "abort" else "finished", seq.seq_id, reason)
-
-    def _leave(self, seq: Sequence) -> None:
-        """Take ``seq`` out of the running list, in place: a plan that walks it keeps walking the right one."""
-        running = self.running
-        if running[-1] is seq:
-            self._undo.call(partial(_restore_tail, running, seq))
-            running.pop()
-            return
-        self._undo.call(partial(running.__setitem__, slice(None), running[:]))
-        running.remove(seq)
-
-
-def _restore_head(queue: deque[Sequence], seq: Sequence) -> None:
-    if not queue or queue[0] is not seq:
-        queue.appendleft(seq)
-
-
-def _drop_head(queue: deque[Sequence], seq: Sequence) -> None:
-    if queue and queue[0] is seq:
-        queue.popleft()
-
-
-def _restore_tail(items: list[Sequence], seq: Sequence) -> None:
-    if not items or items[-1] is not seq:
-        items.append(seq)
 
 
 def _uncommit(batch: ScheduledBatch) -> None:
@@ -206,4 +222,4 @@ def _uncommit(batch: ScheduledBatch) -> None:
         seq.num_computed_tokens = start
         if samples:  # the row ran up to the last token, so what stands behind it is the sampled one
             del seq.token_ids[start + count :]
-        seq.status = SequenceStatus.PREFILL if is_prefill else SequenceStatus.DECODE
+        seq.status = PREFILL if is_prefill else DECODE

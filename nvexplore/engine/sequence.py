@@ -24,6 +24,8 @@ class Sequence:
     num_computed_tokens:  tokens whose KV is present in the pool (cached ones included).
     block_table:          physical block ids in logical order.
     chain:                one entry a full block whose content is known to the prefix cache: (hash, registration).
+    priority:             lower is sooner.
+    num_passed:           how often a request behind it was admitted while it lacked blocks.
     finish_reason:        None, "stop" (end-of-sequence id), "length" (max_tokens) or "abort".
     """
 
@@ -34,8 +36,10 @@ class Sequence:
         "finish_reason",
         "num_cached_tokens",
         "num_computed_tokens",
+        "num_passed",
         "num_preemptions",
         "num_prompt_tokens",
+        "priority",
         "request_id",
         "sampling_params",
         "seq_id",
@@ -51,16 +55,19 @@ class Sequence:
         *,
         request_id: str,
         arrival: float = 0.0,
+        priority: int = 0,
     ) -> None:
         self.seq_id = seq_id
         self.request_id = request_id
         self.arrival = arrival
+        self.priority = priority
         self.sampling_params = sampling_params
         self.token_ids = token_ids
         self.num_prompt_tokens = len(token_ids)
         self.num_cached_tokens = 0
         self.num_computed_tokens = 0
         self.num_preemptions = 0
+        self.num_passed = 0
         self.block_table: list[int] = []
         self.chain: list[tuple[int, int]] = []
         self.status = SequenceStatus.WAITING

@@ -32,6 +32,7 @@ class SequenceState:
     seq_id: int
     request_id: str
     arrival: float
+    priority: int
     status: str
     num_prompt_tokens: int
     num_cached_tokens: int
@@ -78,6 +79,7 @@ class State:
                 seq_id,
                 columns.request_id[row],
                 columns.arrival[row],
+                columns.priority[row],
                 columns.status[row],
                 columns.num_prompt_tokens[row],
                 columns.num_cached_tokens[row],
@@ -138,11 +140,13 @@ class State:
 
     # One method an event; each is exactly what the engine did, told in terms of this state.
 
-    def added(self, seq_id: int, request_id: str, arrival: float, token_ids: list[int]) -> None:
+    def added(
+        self, seq_id: int, request_id: str, arrival: float, priority: int, token_ids: list[int], position: int
+    ) -> None:
         self.sequences[seq_id] = SequenceState(
-            seq_id, request_id, arrival, "waiting", len(token_ids), 0, 0, 0, list(token_ids), []
+            seq_id, request_id, arrival, priority, "waiting", len(token_ids), 0, 0, 0, list(token_ids), []
         )
-        self.waiting.append(seq_id)
+        self.waiting.insert(position, seq_id)
         self._changes.sequences.add(seq_id)
 
     def left(self, seq_id: int) -> None:
@@ -183,10 +187,10 @@ class State:
         seq.num_cached_tokens = seq.num_computed_tokens = num_cached_tokens
         self._changes.sequences.add(seq_id)
 
-    def preempted(self, seq_id: int) -> None:
+    def preempted(self, seq_id: int, position: int) -> None:
         seq = self.sequences[seq_id]
         self.running.remove(seq_id)
-        self.waiting.insert(0, seq_id)
+        self.waiting.insert(position, seq_id)
         seq.status = "waiting"
         seq.num_cached_tokens = seq.num_computed_tokens = 0
         seq.num_preemptions += 1
@@ -207,10 +211,11 @@ def _in_order(state: State, record: StepRecord) -> list[Step]:
     """The record's events as calls on ``state``, by number."""
     before, planned, committed = record.before, record.planned, record.committed
     added = before.added
-    steps: list[Step] = [
-        (number, state.added, (added.seq_id[i], added.request_id[i], added.arrival[i], added.token_ids[i]))
-        for i, number in enumerate(added.number)
-    ]
+    columns = zip(
+        added.number, added.seq_id, added.request_id, added.arrival, added.priority, added.token_ids, added.position,
+        strict=True,
+    )  # fmt: skip
+    steps: list[Step] = [(number, state.added, row) for number, *row in columns]  # type: ignore[misc]
     steps += [(n, state.left, (s,)) for n, s in zip(before.aborted_number, before.aborted_seq_id, strict=True)]
     steps += [(n, state.cache_reset, ()) for n in before.cache_reset_number]
     admitted = planned.admitted
@@ -235,4 +240,5 @@ def _block_steps(state: State, events: BlockEvents) -> Iterator[Step]:
 
 
 def _preempted_steps(state: State, events: Preempted) -> Iterator[Step]:
-    return ((number, state.preempted, (seq_id,)) for number, seq_id in zip(events.number, events.seq_id, strict=True))
+    columns = zip(events.number, events.seq_id, events.position, strict=True)
+    return ((number, state.preempted, (seq_id, position)) for number, seq_id, position in columns)

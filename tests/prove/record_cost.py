@@ -40,7 +40,7 @@ def busy_engine(running: int, waiting: int) -> Engine:
     engine = Engine(limits, InstantRunner())
     for i in range(running + waiting):
         engine.add_request([i] * 40, SamplingParams(max_tokens=50_000))
-    while any(seq.status != "decode" for seq in engine.scheduler.running) or not engine.scheduler.running:
+    while any(seq.status != "decode" for seq in engine.scheduler.queues.running) or not engine.scheduler.queues.running:
         engine.step()
     return engine
 

@@ -1,0 +1,60 @@
+"""Why the prefix cache gave a request no more than it did. Asked only when a record is wanted; changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from nvexplore.engine.block_manager import BlockManager
+from nvexplore.engine.prefix_cache import ROOT
+from nvexplore.engine.sequence import Sequence
+
+
+class Miss(NamedTuple):
+    """What ended the run of hits.
+
+    cause: "partial"   no whole block was left to hit (the last token must run, so a block that ends there cannot be)
+           "disabled"  prefix caching is off
+           "in_flight" a resident request has the same tokens there, but has not been scheduled that far yet
+           "evicted"   the block was in the cache and was evicted in ``step``
+           "differs"   ``block_id`` begins alike (it follows the same prefix); the first other token is at ``position``
+           "unseen"    nothing in the cache follows this prefix with the same first token
+    """
+
+    cause: str
+    position: int | None = None
+    block_id: int | None = None
+    step: int | None = None
+
+
+def explain_miss(seq: Sequence, hits: list[int], blocks: BlockManager, resident: Iterable[Sequence]) -> Miss:
+    """The cause of the first miss of ``seq`` after ``hits``."""
+    size = blocks.block_size
+    if not blocks.is_caching:
+        return Miss("disabled")
+    start = len(hits) * size
+    end = start + size
+    if end >= seq.num_tokens:
+        return Miss("partial")
+    wanted = seq.token_ids[start:end]
+    for other in resident:
+        if other.num_tokens >= end and other.token_ids[:end] == seq.token_ids[:end]:
+            return Miss("in_flight", block_id=other.block_table[len(hits)])
+    parent = blocks.cache.link(hits[-1]) if hits else ROOT
+    step = blocks.cache.evicted_at(parent, wanted)
+    if step is not None:
+        return Miss("evicted", step=step)
+    nearest, most = None, 0
+    for block in blocks.cache.children(parent):
+        content = blocks.cache.content[block]
+        assert content is not None
+        common = 0
+        for ours, theirs in zip(wanted, content.token_ids, strict=True):
+            if ours != theirs:
+                break
+            common += 1
+        if common > most:
+            nearest, most = block, common
+    if nearest is None:
+        return Miss("unseen")
+    return Miss("differs", position=start + most, block_id=nearest)
