@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import difflib
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from nvexplore.engine.limits import EngineLimits
+from nvexplore.engine.policy import Policy, make_policy
 
 DEFAULT_MAX_MODEL_LEN = 4096
 
@@ -16,13 +17,18 @@ def _option(default: Any, help: str, nano_vllm: str = "", **limits: Any) -> Any:
     return Field(default, description=help, json_schema_extra={"nano_vllm": nano_vllm}, **limits)
 
 
+def _known_policy(policy: str | Policy) -> str | Policy:
+    make_policy(policy)
+    return policy
+
+
 class EngineConfig(BaseModel):
     """Options of ``LLM(model, **options)``; unknown ones are refused with the nearest name.
 
     ``None`` means: chosen when the model is loaded (see each description).
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, arbitrary_types_allowed=True)
 
     max_num_seqs: int = _option(32, "sequences that hold KV blocks at the same time, at most", "max_num_seqs", ge=1)
     max_num_batched_tokens: int = _option(
@@ -43,7 +49,11 @@ class EngineConfig(BaseModel):
         ge=1,
     )
     enable_prefix_caching: bool = _option(True, "share the KV blocks of equal prompt beginnings")
-    policy: Literal["prefill_first"] = _option("prefill_first", "who runs first: prompts before decoding")
+    policy: Annotated[str | Policy, AfterValidator(_known_policy)] = _option(
+        "prefill_first",
+        "who runs first: `prefill_first` runs prompts before decoding; `mixed` decodes in every step and gives prompts "
+        "the rest of the budget; or a Policy object of your own",
+    )
     attention_backend: Literal["auto", "torch"] = _option("auto", "implementation of attention")
     device: Literal["auto", "cpu"] = _option("auto", "where the model runs")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = _option(
@@ -62,10 +72,7 @@ class EngineConfig(BaseModel):
         try:
             return cls(**options)
         except ValidationError as error:
-            problems = [
-                f"{'.'.join(map(str, e['loc']))}={e['input']!r}: {e['msg'][:1].lower()}{e['msg'][1:]}"
-                for e in error.errors()
-            ]
+            problems = [_problem(detail) for detail in error.errors()]
             raise ValueError("; ".join(problems)) from None
 
     def model_len(self, max_position_embeddings: int) -> int:
@@ -90,6 +97,13 @@ class EngineConfig(BaseModel):
             enable_prefix_caching=self.enable_prefix_caching,
             policy=self.policy,
         )
+
+
+def _problem(detail: Any) -> str:
+    if detail["type"] == "value_error":  # one of our own checks, which names option and value itself
+        return str(detail["ctx"]["error"])
+    message = detail["msg"]
+    return f"{detail['loc'][0]}={detail['input']!r}: {message[:1].lower()}{message[1:]}"
 
 
 def options_table() -> str:

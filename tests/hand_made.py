@@ -35,6 +35,7 @@ from nvexplore.engine.events import (
 )
 
 BLOCK_SIZE, NUM_BLOCKS, BUDGET = 4, 5, 8
+LAST = 99  # a position behind all that wait
 A, B, C, D, E, F = range(6)
 Row = tuple[int, int, int, bool, bool]
 Events = Sequence[tuple[Any, ...]]
@@ -93,13 +94,16 @@ class Writer:
             event=self._event,
             before=Before(
                 added=Added(
-                    **named(told, "added", "seq_id request_id arrival token_ids"), sampling_params=[{}] * len(added)
+                    **named(told, "added", "seq_id request_id arrival token_ids"),
+                    priority=[0] * len(added),
+                    position=[LAST] * len(added),
+                    sampling_params=[{}] * len(added),
                 ),
                 aborted_number=named(told, "aborted", "seq_id")["number"],
                 aborted_seq_id=named(told, "aborted", "seq_id")["seq_id"],
                 cache_reset_number=named(told, "cache_reset", "")["number"],
                 blocks=block_events(told),
-                preempted=Preempted(**named(told, "preempted", "seq_id cause num_lost")),
+                preempted=Preempted(**named(told, "preempted", "seq_id cause num_lost position")),
             ),
             planned=Planned(
                 number=named(planned, "scheduled", "")["number"][0],
@@ -115,7 +119,7 @@ class Writer:
                 ),
                 blocks=block_events(planned),
                 admitted=Admitted(**named(planned, "admitted", "seq_id num_cached_tokens")),
-                preempted=Preempted(**named(planned, "preempted", "seq_id cause num_lost")),
+                preempted=Preempted(**named(planned, "preempted", "seq_id cause num_lost position")),
                 waiting=still,
                 max_num_batched_tokens=BUDGET,
                 num_free_blocks=free,
@@ -205,7 +209,7 @@ def records() -> list[StepRecord]:
         running=2,
     )
     w.step(
-        plan=[*took("allocated", A, 4), *took("freed", B, 3, 2), ("preempted", B, B, 8)],
+        plan=[*took("allocated", A, 4), *took("freed", B, 3, 2), ("preempted", B, B, 8, 0)],
         rows=[(A, 8, 1, False, True)],
         spans=[(0, 4, 0, 1)],
         sampled=[(A, 14)],

@@ -197,6 +197,7 @@ def test_slots_follow_a_scattered_block_table() -> None:
         seq_id=[0],
         request_id=["long"],
         arrival=[0.0],
+        priority=[0],
         status=["prefill"],
         num_prompt_tokens=[38],
         num_cached_tokens=[0],

@@ -169,7 +169,8 @@ def test_torch_settings_are_left_alone(toy: Path) -> None:
         ({"block_size": 0}, ValueError, "block_size=0: input should be greater than or equal to 1"),
         ({"max_num_seqs": "3"}, ValueError, "max_num_seqs='3': input should be a valid integer"),
         ({"max_model_len": 10**9}, ValueError, "max_model_len=1000000000: must be at most"),
-        ({"policy": "fair"}, ValueError, "policy='fair': input should be 'prefill_first'"),
+        ({"policy": "fair"}, ValueError, "policy='fair': must be one of 'prefill_first', 'mixed'"),
+        ({"policy": 3}, ValueError, "policy=3"),
         ({"dtype": "int8"}, ValueError, "dtype='int8'"),
     ],
 )

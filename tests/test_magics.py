@@ -204,7 +204,7 @@ def test_peek_step_and_run_tell_what_happens(loaded: Shell) -> None:
         "the next step would run 1 prefill chunk of 16 tokens; 16 of at most 16 tokens",
         "  request  work           positions  new blocks",
         "  long     prefill chunk  0 to 15    5",
-        "  blocks: 5 allocated; 59 of 64 would be left free",
+        "  blocks: 5 allocated, 4 full and cached from now on; 59 of 64 would be left free",
         "  waiting: short, since the step's budget of 16 tokens is used up",
     ]
     assert loaded["llm"].engine.snapshot().same_state(before)

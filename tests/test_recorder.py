@@ -395,9 +395,10 @@ def test_another_thread_may_read_while_the_engine_steps() -> None:
     def read() -> None:
         try:
             while not done.is_set():
-                last = recorder.last_step
-                assert last is not None
-                assert recorder.state_at(last).step == last + 1
+                with recorder.lock:  # several readings of one moment: fifty steps may pass between two of them
+                    last = recorder.last_step
+                    assert last is not None
+                    assert recorder.state_at(last).step == last + 1
                 assert recorder.state.step > last
                 assert len(frames.steps(recorder)) <= 50
                 assert len(frames.sequences(recorder)) <= 30

@@ -2,7 +2,7 @@
 
 import { BLOCK_STATES, CACHED, FREE, SHARED, USED, blockState } from "./wire.js";
 import { box, mix, rgb, stripes, surface, theme } from "./paint.js";
-import { clamp, count, plain } from "./words.js";
+import { clamp, count, digits, plain } from "./words.js";
 import { VIEWS, asking, drawLegend, drawing, keyboardGrid, make, panel, quote, say } from "./kit.js";
 
 const BLOCKS_HEIGHT = 300, COLUMNS = [8, 16, 24, 32, 48, 64], DENSE = 13;
@@ -173,7 +173,7 @@ export function mountBlockView(store, el) {
     if (block < 0 || block >= store.numBlocks) {
       const [free, cached, used, shared] = store.countBlocks();
       say(status, store.numBlocks ? [make("b", {}, count(store.numBlocks, "block")) , `${count(store.blockSize, "token")} each`,
-        `${free} free, ${cached} cached, ${used} used, ${shared} shared`] : ["No engine yet."]);
+        `${digits(free)} free, ${digits(cached)} cached, ${digits(used)} used, ${digits(shared)} shared`] : ["No engine yet."]);
       return;
     }
     const told = answers.about("block", block), parts = [make("b", {}, `block ${block}`), ...words(block)];

@@ -2,7 +2,7 @@
 
 import { CACHED, FREE, SHARED, USED } from "./wire.js";
 import { box, mix, stripes, surface, theme } from "./paint.js";
-import { plain } from "./words.js";
+import { digits, plain } from "./words.js";
 import { VIEWS, drawing, make } from "./kit.js";
 
 const ICONS = { run: "M2 1l9 5-9 5z", pause: "M2 1h3v10H2zM7 1h3v10H7z", step: "M1 1l6 5-6 5zM8 1h3v10H8z" };
@@ -44,8 +44,8 @@ export function mountControlsView(store, el) {
     bar.hidden = !store.hasControls;
     const able = { run: !isRunning && !asked, pause: isRunning && asked !== "pause", step: !isRunning && !asked };
     for (const [name, button] of Object.entries(buttons)) button.setAttribute("aria-disabled", !able[name]);
-    step.textContent = `step ${store.step.toLocaleString("en-US")}`;
-    const fact = (n, word) => [make("b", {}, n.toLocaleString("en-US")), ` ${word}`];
+    step.textContent = `step ${digits(store.step)}`;
+    const fact = (n, word) => [make("b", {}, digits(n)), ` ${word}`];
     facts.replaceChildren(...fact(store.running.length, "running"), make("span", { className: "nvx-dot" }, "·"), ...fact(store.waiting.length, "waiting"));
     const counts = store.countBlocks(), held = counts[USED] + counts[SHARED], g = surface(canvas, 120, 10);
     let x = 0;
@@ -55,7 +55,7 @@ export function mountControlsView(store, el) {
       x += w;
     }
     canvas.setAttribute("aria-label", `${held} of ${store.numBlocks} blocks in use, ${counts[CACHED]} cached`);
-    used.replaceChildren(make("b", {}, held.toLocaleString("en-US")), ` of ${store.numBlocks.toLocaleString("en-US")} blocks in use`);
+    used.replaceChildren(make("b", {}, digits(held)), ` of ${digits(store.numBlocks)} blocks in use`);
     const text = asked === "pause" && isRunning ? "pausing …" : plain(store.status);
     if (status.textContent !== text) status.textContent = text;
     status.dataset.running = isRunning;

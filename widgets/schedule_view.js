@@ -2,7 +2,7 @@
 
 import { PREFILL, RECOMPUTE } from "./wire.js";
 import { box, fit, mix, stripes, surface, theme } from "./paint.js";
-import { clamp, count, plain, tail } from "./words.js";
+import { clamp, count, digits, plain, tail } from "./words.js";
 import { VIEWS, asking, drawLegend, drawing, keyboardGrid, make, panel, quote, say } from "./kit.js";
 import { SCHEDULE_LEGEND, paintCell, paintEnd, paintIdle, paintWaiting } from "./schedule_paint.js";
 import { cellWords, columnWidth, scheduleRows, sequenceWords, stepWords, tickEvery } from "./schedule_words.js";
@@ -18,7 +18,7 @@ export function mountScheduleView(store, el) {
   el.append(root);
   let rows = [], more = 0, first = 0, steps = 0, cw = 1, head = 0, width = 0, height = 0, t;
   let hover = null; // [row (-1: the budget), column (-1: the label)]
-  let follows = true, followsRows = true, left = 0, top = 0, leftStep = 0;
+  let follows = true, followsRows = true, leftStep = 0, shown = "", touched = -Infinity;
 
   const x = (column) => LABEL + column * cw - scroller.scrollLeft;
   const y = (row) => head + row * ROW_HEIGHT - scroller.scrollTop;
@@ -36,13 +36,23 @@ export function mountScheduleView(store, el) {
     scroller.style.height = `${Math.min(content, SCHEDULE_HEIGHT) + (scroller.offsetHeight - scroller.clientHeight)}px`;
     if (follows) scroller.scrollLeft = spacer.offsetWidth;
     else scroller.scrollLeft = Math.round((leftStep - first) * cw);
+    [width, height] = [scroller.clientWidth, scroller.clientHeight];
     if (followsRows) {
       const live = rows.findIndex((seq) => seq.isLive);
       scroller.scrollTop = live < 0 ? content : Math.max(0, live - 2) * ROW_HEIGHT;
     }
-    [left, top] = [scroller.scrollLeft, scroller.scrollTop];
-    [width, height] = [scroller.clientWidth, scroller.clientHeight];
+    reveal();
     newest.hidden = follows;
+  }
+
+  /** Bring the row of a new selection into sight, once. */
+  function reveal() {
+    const { kind, id } = store.selection, selection = `${kind} ${id}`;
+    if (selection === shown) return;
+    shown = selection;
+    followsRows = kind === "none";
+    const lit = store.litSequences(), row = rows.findIndex((seq) => lit.has(seq.id)), tall = height - head;
+    if (row >= 0 && (y(row) < head || y(row) + ROW_HEIGHT > height)) scroller.scrollTop = row * ROW_HEIGHT - (tall - ROW_HEIGHT) / 2;
   }
 
   function draw() {
@@ -154,7 +164,7 @@ export function mountScheduleView(store, el) {
         g.lineWidth = 2;
         g.strokeRect(x(c), 1, cw, height - 2);
       }
-      if (column.step % every === 0) {
+      if (column.step % every === 0 && x(c) + cw / 2 > LABEL + 8) {
         g.font = `${column.step === store.cursor ? 600 : 400} 10px ${t.font}`;
         g.fillStyle = column.step === store.cursor ? t.fg : t.muted;
         g.textAlign = "center";
@@ -168,7 +178,7 @@ export function mountScheduleView(store, el) {
     g.fillText("token budget", 8, 8);
     g.fillText("step", 8, BAR + AXIS / 2 + 4);
     g.textAlign = "right";
-    if (store.maxNumBatchedTokens) g.fillText(store.maxNumBatchedTokens.toLocaleString("en-US"), LABEL - 8, 8);
+    if (store.maxNumBatchedTokens) g.fillText(digits(store.maxNumBatchedTokens), LABEL - 8, 8);
     g.fillText("0", LABEL - 8, BAR - 2);
     box(g, 0, head - 3, width, 1, 0, t.line);
   }
@@ -228,12 +238,16 @@ export function mountScheduleView(store, el) {
       point(null);
     },
   });
+  // The view scrolls by itself, and the page may clamp it: only what a hand moves ends that.
+  for (const kind of ["wheel", "touchmove", "pointerdown", "keydown"]) scroller.addEventListener(kind, () => (touched = performance.now()), { passive: true });
+  let [left, top] = [0, 0];
   scroller.addEventListener("scroll", () => {
-    if (Math.abs(scroller.scrollLeft - left) > 1) {
-      follows = scroller.scrollLeft >= scroller.scrollWidth - scroller.clientWidth - 2;
+    if (performance.now() - touched < 1000) {
+      if (scroller.scrollLeft !== left) follows = scroller.scrollLeft >= scroller.scrollWidth - scroller.clientWidth - 2;
+      if (scroller.scrollTop !== top) followsRows = false;
       leftStep = first + scroller.scrollLeft / cw;
     }
-    if (Math.abs(scroller.scrollTop - top) > 1) followsRows = false;
+    [left, top] = [scroller.scrollLeft, scroller.scrollTop];
     drawn.ask();
   });
   newest.addEventListener("click", () => {

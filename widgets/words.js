@@ -20,7 +20,12 @@ export function clamp(value, low, high) {
   return Math.max(low, Math.min(high, value));
 }
 
+/** A number with its thousands set apart. */
+export function digits(n) {
+  return n.toLocaleString("en-US");
+}
+
 /** A count with its noun: "1 token", "12,345 tokens". */
 export function count(n, noun) {
-  return `${n.toLocaleString("en-US")} ${noun}${n === 1 ? "" : "s"}`;
+  return `${digits(n)} ${noun}${n === 1 ? "" : "s"}`;
 }

@@ -68,7 +68,8 @@ class Scheduler:
 
     def _admit_waiting(self, batch: ScheduledBatch, budget: int) -> None:
         """Admit requests in the policy's order, past at most ``lookahead`` that lack blocks."""
-        policy, passed = self.policy, []
+        policy = self.policy
+        passed: list[Sequence] = []
         # A copy of what can be reached in one step: admission takes requests out of the queue that is walked.
         most = policy.lookahead + budget + 1
         for seq in list(islice(policy.admission_order(self.queues.waiting), most)):

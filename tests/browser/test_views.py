@@ -385,7 +385,9 @@ def test_a_long_run_scrolls_with_the_newest_step_until_one_looks_back(open_page:
     newest = bridge.page.get_by_role("button", name="newest")
     followed = bridge.page.evaluate(left)
     assert followed > 500 and newest.is_hidden()
-    bridge.page.evaluate(f"{left} = 100")
+    bridge.page.locator(".nvx-scroll").hover()
+    bridge.page.mouse.wheel(-(followed - 100), 0)
+    wait_for(bridge, lambda: bridge.page.evaluate(left) == 100)
     bridge.settle()
     for _ in range(20):
         engine.step()
@@ -395,6 +397,27 @@ def test_a_long_run_scrolls_with_the_newest_step_until_one_looks_back(open_page:
     newest.click()
     bridge.settle()
     assert bridge.page.evaluate(left) > followed and newest.is_hidden()
+
+
+def test_many_rows_show_those_that_live_and_the_selected_one(open_page: Callable[..., Bridge]) -> None:
+    bridge, engine = open_page(), toy_engine(400, 4, max_num_seqs=8)
+    for i in range(60):
+        engine.add_request([i + 1] * 5, SamplingParams(max_tokens=6, ignore_eos=True), request_id=f"r{i}")
+    engine.subscribe(bridge.explorer.push)
+    bridge.show("schedule_view")
+    for _ in range(30):
+        engine.step()
+        bridge.explorer.flush()
+        bridge.settle()
+    schedule = Schedule(bridge)
+    live = min(seq.seq_id for seq in engine.live.values())
+    assert live > 20
+    head, bottom = number(schedule.root, "head"), schedule.canvas.bounding_box()["height"]
+    assert head < schedule.place(live, 0)["y"] < bottom
+    for seq_id in (2, 59, live):
+        bridge.explorer.select("sequence", seq_id)
+        bridge.settle()
+        assert head < schedule.place(seq_id, 0)["y"] < bottom
 
 
 def test_no_motion_where_none_is_wanted(open_page: Callable[..., Bridge]) -> None:
