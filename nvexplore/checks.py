@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import numbers
 import operator
 from typing import Any
 
@@ -16,4 +18,28 @@ def check_int(name: str, value: Any, *, minimum: int | None = None, maximum: int
         raise ValueError(f"{name}={number}: must be at least {minimum}")
     if maximum is not None and number > maximum:
         raise ValueError(f"{name}={number}: must be at most {maximum}")
+    return number
+
+
+def check_number(
+    name: str, value: Any, *, minimum: float | None = None, maximum: float | None = None, above: float | None = None
+) -> float:
+    """Return ``value`` as a float; bool and str are TypeErrors, what is not finite or out of range is a ValueError.
+
+    minimum and maximum belong to the range, ``above`` does not.
+    """
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TypeError(f"{name}={value!r}: must be a number, not {type(value).__name__}")
+    try:
+        number = float(value)
+    except OverflowError:  # an int of hundreds of digits
+        number = math.inf
+    if not math.isfinite(number):
+        raise ValueError(f"{name}={value!r}: must be finite")
+    if minimum is not None and number < minimum:
+        raise ValueError(f"{name}={value!r}: must be at least {minimum}")
+    if above is not None and number <= above:
+        raise ValueError(f"{name}={value!r}: must be greater than {above}")
+    if maximum is not None and number > maximum:
+        raise ValueError(f"{name}={value!r}: must be at most {maximum}")
     return number

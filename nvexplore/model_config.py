@@ -14,6 +14,7 @@ from typing import Any
 
 from nvexplore.checks import check_int
 from nvexplore.models import ARCHITECTURES, Architecture
+from nvexplore.moe_config import MoeConfig
 from nvexplore.rope_config import RopeConfig
 
 
@@ -24,6 +25,7 @@ class ModelConfig:
     architecture:  key of ``nvexplore.models.ARCHITECTURES``.
     head_dim:      values a head; num_attention_heads is a multiple of num_key_value_heads.
     qkv_bias, o_bias, mlp_bias: whether those linears have a bias.
+    moe:           the experts, or None for a model without.
     dtype:         the name that the checkpoint gives, such as "bfloat16", or None where it gives none.
     eos_token_ids: every id that ends a completion: those of config.json and of generation_config.json.
     """
@@ -44,12 +46,32 @@ class ModelConfig:
     qkv_bias: bool = False
     o_bias: bool = False
     mlp_bias: bool = False
+    moe: MoeConfig | None = None
     dtype: str | None = None
     eos_token_ids: frozenset[int] = frozenset()
 
     @property
     def rope_theta(self) -> float:
         return self.rope.theta
+
+    @property
+    def max_positions(self) -> int:
+        """The longest sequence that the model can run; yarn means more than max_position_embeddings may say."""
+        if self.rope.max_length is not None:
+            return min(self.rope.max_length, self.max_position_embeddings)
+        if self.rope.rope_type == "yarn":
+            stretched = round(self.rope.factor * self.rope.original_max_position_embeddings)
+            return max(stretched, self.max_position_embeddings)
+        return self.max_position_embeddings
+
+    def check_max_model_len(self, max_model_len: int) -> int:
+        """Return ``max_model_len`` if the model can run sequences of that length; the ValueError says why not."""
+        if self.rope.max_length is not None and max_model_len > self.max_positions:
+            raise ValueError(
+                f"max_model_len={max_model_len}: rope_type={self.rope.rope_type!r} is supported within its original "
+                f"length only, set max_model_len={self.max_positions} or less"
+            )
+        return check_int("max_model_len", max_model_len, minimum=1, maximum=self.max_positions)
 
     @classmethod
     def from_path(cls, path: str | Path) -> ModelConfig:
@@ -107,6 +129,7 @@ class ModelConfig:
             qkv_bias=_flag(given, spec.qkv_bias),
             o_bias=_flag(given, spec.o_bias),
             mlp_bias=_flag(given, spec.mlp_bias),
+            moe=MoeConfig.from_dict(given) if spec.has_experts else None,
             dtype=_dtype_name(given),
             eos_token_ids=_eos_token_ids(config, generation_config or {}, spec),
         )
@@ -125,11 +148,16 @@ def _read_object(file: Path) -> dict[str, Any]:
 
 
 def _architecture_of(config: Mapping[str, Any]) -> Architecture:
-    names = config.get("architectures") or []
+    names, model_type = config.get("architectures") or [], config.get("model_type")
+    by_type = next((spec for spec in ARCHITECTURES.values() if spec.model_type == model_type), None)
     if not isinstance(names, list) or not names:
-        raise ValueError(f"config.json names no architecture (architectures={names!r})")
+        if by_type is None:
+            raise ValueError(f"config.json names no architecture (architectures={names!r}, model_type={model_type!r})")
+        return by_type
     if names[0] not in ARCHITECTURES:
         raise ValueError(f"architecture {names[0]!r} is not supported (supported: {', '.join(ARCHITECTURES)})")
+    if by_type is not None and by_type.name != names[0]:
+        raise ValueError(f"architecture {names[0]!r} but model_type={model_type!r}: the two disagree")
     return ARCHITECTURES[names[0]]
 
 
@@ -143,17 +171,19 @@ def _refuse_unsupported(config: Mapping[str, Any], spec: Architecture) -> None:
         raise ValueError(f"hidden_act={activation!r} is not supported (supported: 'silu')")
     # A Qwen config may name a window that no layer uses: only layers from max_window_layers on do.
     layer_types = config.get("layer_types") or []
-    first_windowed = config.get("max_window_layers") or 0
+    first_windowed = (config.get(spec.windowed_from) or 0) if spec.windowed_from else 0
     uses_window = config.get("use_sliding_window") and config.get("sliding_window") is not None
+    decides_alone = layer_types and spec.windowed_from is not None
     if "sliding_attention" in layer_types or (
-        uses_window and not layer_types and first_windowed < (config.get("num_hidden_layers") or 0)
+        uses_window and not decides_alone and first_windowed < (config.get("num_hidden_layers") or 0)
     ):
         raise ValueError(f"sliding_window={config.get('sliding_window')!r} is in use: not supported")
     other = sorted(set(layer_types) - {"full_attention", "sliding_attention"})
     if other:
         raise ValueError(f"layer_types: {', '.join(map(repr, other))} not supported")
     for key in ("attention_bias", "mlp_bias"):
-        if config.get(key) and key not in (spec.qkv_bias, spec.o_bias, spec.mlp_bias):
+        is_known = key in (spec.qkv_bias, spec.o_bias, spec.mlp_bias)
+        if config.get(key) and not is_known and not (key == "attention_bias" and spec.qkv_bias is True):
             raise ValueError(f"{key}={config[key]!r}: {spec.name} has no such bias here")
 
 

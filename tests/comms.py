@@ -9,6 +9,11 @@ from typing import Any
 import comm
 from comm.base_comm import BaseComm
 
+from nvexplore.engine.engine import Engine
+from nvexplore.notebook.explorer import Explorer
+from nvexplore.sampling_params import SamplingParams
+from tests.fakes import toy_engine
+
 
 class RecordedComm(BaseComm):
     """``sent``: (message type, data, buffers) in order; ``on_send`` is called with each."""
@@ -71,3 +76,21 @@ def recorded_comms() -> Iterator[list[RecordedComm]]:
         yield made
     finally:
         comm.create_comm = before
+
+
+def comm_of(widget: Any) -> RecordedComm:
+    assert isinstance(widget.comm, RecordedComm)
+    return widget.comm
+
+
+def small_engine(prompt: tuple[int, ...] = (1, 2, 3, 4, 5, 6)) -> Engine:
+    engine = toy_engine(16, 4, max_num_batched_tokens=8)
+    engine.add_request(prompt, SamplingParams(temperature=0, max_tokens=9, ignore_eos=True), request_id="first")
+    return engine
+
+
+def displayed(engine: Engine, **options: Any) -> Explorer:
+    explorer = Explorer(**options)
+    engine.subscribe(explorer.push)
+    explorer._repr_mimebundle_()
+    return explorer

@@ -114,6 +114,10 @@ def test_prompts_from_variables(loaded: Shell) -> None:
 
 
 def test_a_cell_of_many_prompts(loaded: Shell) -> None:
+    with pytest.raises(UsageError, match="a live request has this id"):
+        loaded.run("taken = %nvx_add --id q-1 x", "%%nvx_add --each-line --id q\none\ntwo\n")
+    assert list(loaded["llm"].engine.live) == ["q-1"]  # all or none
+    loaded.run("%nvx_abort q-1")
     lines = loaded.run("%%nvx_add --each-line --id q\none\n\n  two?\n")
     assert isinstance(lines, RequestTable)
     assert [(r.request_id, r.prompt) for r in lines] == [("q-0", "one"), ("q-1", "  two?")]
@@ -134,7 +138,7 @@ BAD = {
     "%nvx_add --id x": "there is no prompt",
     "%nvx_add --max-tokens": "argument --max-tokens: expected one argument",
     "%nvx_add --max-tokens 5000 x": "must be at most max_model_len=4096",
-    "%nvx_add --temperature -1 x": "temperature=-1.0: must be finite and >= 0",
+    "%nvx_add --temperature -1 x": "temperature=-1.0: must be at least 0",
     "%nvx_add --colour red x": "unrecognized arguments: --colour red",
     "%nvx_add --var nothing": "--var nothing: there is no such variable",
     "%nvx_add --var llm x": "--var names the prompt",
@@ -292,6 +296,18 @@ def test_every_magic_has_a_manual_and_a_twin(loaded: Shell) -> None:
         assert manual.startswith(f"::\n\n  %{name}")
         assert "In Python: ``session." in " ".join(manual.split()), name
         assert "%%config" not in manual
+
+
+def test_a_fault_in_a_step_keeps_its_traceback(loaded: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(batch: Any) -> list[int]:
+        raise ValueError("a bug")
+
+    loaded.run("%nvx_add x")
+    monkeypatch.setattr(loaded["llm"].engine.runner, "run", fail)
+    for cell in ("%nvx_step", "%nvx_step -n 2", "%nvx_run"):
+        with pytest.raises(ValueError, match="a bug"):
+            loaded.run(cell)
+        assert "Traceback" in loaded.shown
 
 
 def test_hostile_prompts_are_shown_as_text(loaded: Shell) -> None:

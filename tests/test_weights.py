@@ -94,11 +94,16 @@ def test_biases_arrive(tmp_path: Path) -> None:
     assert_holds(load(path), expected(path))
 
 
-def test_progress_counts_tensors(sharded: Path) -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_progress_counts_the_bytes_that_are_filled(sharded: Path, dtype: torch.dtype) -> None:
     calls: list[tuple[int, int]] = []
-    load_weights(new_model(sharded), sharded, lambda done, total: calls.append((done, total)))
-    total = len(expected(sharded))
-    assert calls == [(i + 1, total) for i in range(total)]
+    model = new_model(sharded, dtype)
+    load_weights(model, sharded, lambda done, total: calls.append((done, total)))
+    total = sum(parameter.nbytes for parameter in model.parameters())
+    assert calls[0] == (0, total) and calls[-1] == (total, total)
+    assert {of for _, of in calls} == {total}
+    assert [done for done, _ in calls] == sorted({done for done, _ in calls})
+    assert len(calls) == len(expected(sharded)) + 1
 
 
 def test_v18_tied_head_is_the_embedding(tmp_path: Path) -> None:

@@ -1,90 +1,51 @@
 // A cell a physical KV block: its state, how full it is, what the newest step wrote; the selected sequence in order.
 
-import { BLOCK_STATES, CACHED, FREE, SHARED, USED, blockState } from "./wire.js";
-import { box, mix, rgb, stripes, surface, theme } from "./paint.js";
-import { clamp, count, digits, plain } from "./words.js";
+import { BLOCK_STATES, FREE, SHARED, USED, blockState } from "./wire.js";
+import { box, mix, rgb, surface, theme } from "./paint.js";
+import { count, digits, plain } from "./words.js";
+import { BLOCK_LEGEND, DENSE, blockAt, blockLayout, paintBlock } from "./block_paint.js";
 import { VIEWS, asking, drawLegend, drawing, keyboardGrid, make, panel, quote, say } from "./kit.js";
-
-const BLOCKS_HEIGHT = 300, COLUMNS = [8, 16, 24, 32, 48, 64], DENSE = 13;
-
-/** Columns, rows and cell size for `n` blocks; a cell of a large pool may be smaller than a pixel. */
-export function blockLayout(n, width, height = BLOCKS_HEIGHT) {
-  for (const columns of COLUMNS) {
-    const w = Math.floor(width / columns), h = clamp(Math.round(w * 0.6), 18, 34), rows = Math.ceil(n / columns);
-    if (w >= DENSE && rows * h <= height) return { n, columns, rows, w, h };
-  }
-  for (let size = DENSE - 1; size >= 1; size--) {
-    const columns = Math.max(1, Math.floor(width / size)), rows = Math.ceil(n / columns);
-    if (rows * size <= height) return { n, columns, rows, w: size, h: size };
-  }
-  const columns = Math.ceil(Math.sqrt((n * width) / height)), rows = Math.ceil(n / columns);
-  return { n, columns, rows, w: width / columns, h: height / rows };
-}
-
-/** The block under a point, or -1. */
-export function blockAt({ n, columns, w, h }, x, y) {
-  const column = Math.floor(x / w), row = Math.floor(y / h), block = row * columns + column;
-  return column >= 0 && column < columns && row >= 0 && block < n ? block : -1;
-}
-
-/** Draw one block; fill: 0 to 1. */
-export function paintBlock(g, t, x, y, w, h, { state, fill = 0, isWritten = false }) {
-  const r = Math.min(5, w / 4, h / 4);
-  if (state === FREE) box(g, x, y, w, h, r, t.free);
-  else if (state === CACHED) box(g, x, y, w, h, r, stripes(t, mix(t.cached, t.bg, 0.1), mix(t.cached, t.bg, 0.62), { step: 6, width: 2 }));
-  else {
-    const color = state === SHARED ? t.shared : t.used;
-    box(g, x, y, w, h, r, mix(color, t.bg, 0.68));
-    g.save();
-    g.beginPath();
-    g.rect(x, y, w * fill, h);
-    g.clip();
-    box(g, x, y, w, h, r, state === SHARED ? stripes(t, mix(color, t.bg, 0.25), color, { step: 5, width: 1.4, down: true }) : color);
-    g.restore();
-  }
-  if (!isWritten) return;
-  const side = Math.min(10, w * 0.4, h * 0.5);
-  g.save();
-  g.beginPath();
-  g.roundRect(x, y, w, h, r);
-  g.clip();
-  g.beginPath();
-  g.moveTo(x + w, y);
-  g.lineTo(x + w, y + side + 1);
-  g.lineTo(x + w - side - 1, y);
-  g.fillStyle = t.fg;
-  g.fill();
-  g.restore();
-}
-
-const BLOCK_LEGEND = [
-  ["free", "holds nothing that can be hit", { state: FREE }],
-  ["cached", "nobody holds it, but its tokens can still be hit by a prompt that begins like them", { state: CACHED }],
-  ["used", "held by one sequence; filled as far as its tokens go", { state: USED, fill: 0.6 }],
-  ["shared", "held by several sequences", { state: SHARED, fill: 1 }],
-  ["written in this step", "the newest step stored keys and values in it", { state: FREE, isWritten: true }],
-];
 
 /** Mount the view on a store; returns what removes it. */
 export function mountBlockView(store, el) {
-  const canvas = make("canvas"), field = make("div", { className: "nvx-field" }, canvas), image = make("canvas");
+  const canvas = make("canvas"),
+    field = make("div", { className: "nvx-field" }, canvas),
+    image = make("canvas");
   const { root, legend, status } = panel("KV blocks", field, "nvx-blocks");
   el.append(root);
-  let at = blockLayout(0, 1), hover = -1, t, pixels = null, cursor = 0;
+  let at = blockLayout(0, 1),
+    hover = -1,
+    t,
+    pixels = null,
+    cursor = 0;
 
   function draw() {
     t = theme(root);
     root.style.colorScheme = t.isDark ? "dark" : "light";
     at = blockLayout(store.numBlocks, Math.max(64, field.clientWidth));
-    const g = surface(canvas, at.columns * at.w, Math.max(1, at.rows * at.h)), lit = store.litBlocks();
+    const g = surface(canvas, at.columns * at.w, Math.max(1, at.rows * at.h)),
+      lit = store.litBlocks();
     if (at.w >= DENSE) drawCells(g, lit);
     else drawDense(g, lit);
     if (hover >= 0) ring(g, hover, t.fg, 1.5);
     if (store.selection.kind === "block") ring(g, store.selection.id, t.accent, 3);
-    drawLegend(legend, BLOCK_LEGEND.map(([word, title, look]) => [word, title, (g2, x, y, w, h) => paintBlock(g2, t, x, y + 1, w, h - 2, look)]));
+    drawLegend(
+      legend,
+      BLOCK_LEGEND.map(([word, title, look]) => [
+        word,
+        title,
+        (g2, x, y, w, h) => paintBlock(g2, t, x, y + 1, w, h - 2, look),
+      ]),
+    );
     describe();
     announce();
-    Object.assign(root.dataset, { step: store.step, columns: at.columns, cellWidth: at.w, cellHeight: at.h, blocks: at.n });
+    Object.assign(root.dataset, {
+      step: store.step,
+      columns: at.columns,
+      cellWidth: at.w,
+      cellHeight: at.h,
+      blocks: at.n,
+    });
   }
 
   function place(block) {
@@ -92,7 +53,9 @@ export function mountBlockView(store, el) {
   }
 
   function ring(g, block, color, width) {
-    const [x, y] = place(block), [w, h] = [Math.max(at.w, 5), Math.max(at.h, 5)], inset = at.w >= DENSE ? 1.5 : -1;
+    const [x, y] = place(block),
+      [w, h] = [Math.max(at.w, 5), Math.max(at.h, 5)],
+      inset = at.w >= DENSE ? 1.5 : -1;
     g.strokeStyle = color;
     g.lineWidth = width;
     g.beginPath();
@@ -101,15 +64,24 @@ export function mountBlockView(store, el) {
   }
 
   function drawCells(g, lit) {
-    const dims = store.selection.kind === "sequence" && lit.size, fills = store.fills(), written = new Set(store.written), gap = at.w >= 20 ? 4 : 2, isNamed = at.w >= 24;
+    const dims = store.selection.kind === "sequence" && lit.size,
+      fills = store.fills(),
+      written = new Set(store.written),
+      gap = at.w >= 20 ? 4 : 2,
+      isNamed = at.w >= 24;
     g.textBaseline = "middle";
     for (let block = 0; block < at.n; block++) {
-      const [x, y] = place(block), [w, h] = [at.w - gap, at.h - gap], state = blockState(store.words[block]);
-      const owners = store.words[block] >> 1, isLit = lit.has(block), fill = fills[block] / store.blockSize;
+      const [x, y] = place(block),
+        [w, h] = [at.w - gap, at.h - gap],
+        state = blockState(store.words[block]);
+      const owners = store.words[block] >> 1,
+        isLit = lit.has(block),
+        fill = fills[block] / store.blockSize;
       g.globalAlpha = dims && !isLit ? 0.28 : 1;
       paintBlock(g, t, x + gap / 2, y + gap / 2, w, h, { state, fill, isWritten: written.has(block) });
       if (isNamed) {
-        const onFill = state >= USED && fill * w > 22, size = at.w >= 40 ? 11 : 10;
+        const onFill = state >= USED && fill * w > 22,
+          size = at.w >= 40 ? 11 : 10;
         g.font = `${state >= USED ? 600 : 400} ${size}px ${t.font}`;
         g.textAlign = "left";
         g.fillStyle = state === FREE ? t.muted : onFill ? t.over : t.fg;
@@ -130,7 +102,8 @@ export function mountBlockView(store, el) {
   function badge(g, index, right, bottom) {
     if (at.w < 20) return;
     g.font = `700 10px ${t.font}`;
-    const text = String(index), w = Math.max(13, g.measureText(text).width + 7);
+    const text = String(index),
+      w = Math.max(13, g.measureText(text).width + 7);
     box(g, right - w - 1, bottom - 14, w, 13, 4, t.accent);
     g.fillStyle = rgb(t.accent).reduce((sum, v) => sum + v) > 420 ? "#000" : "#fff";
     g.textAlign = "center";
@@ -138,13 +111,18 @@ export function mountBlockView(store, el) {
   }
 
   function drawDense(g, lit) {
-    const { n, columns, rows, w } = at, dims = store.selection.kind === "sequence" && lit.size;
+    const { n, columns, rows, w } = at,
+      dims = store.selection.kind === "sequence" && lit.size;
     if (image.width !== columns || image.height !== rows || !pixels) {
       Object.assign(image, { width: columns, height: rows });
       pixels = image.getContext("2d").createImageData(columns, rows);
     }
-    const data = new Uint32Array(pixels.data.buffer), words = store.words;
-    const code = (color) => { const [r, gr, b] = rgb(color); return ((255 << 24) | (b << 16) | (gr << 8) | r) >>> 0; };
+    const data = new Uint32Array(pixels.data.buffer),
+      words = store.words;
+    const code = (color) => {
+      const [r, gr, b] = rgb(color);
+      return ((255 << 24) | (b << 16) | (gr << 8) | r) >>> 0;
+    };
     const colors = [t.free, t.cached, t.used, t.shared].map((c) => code(dims ? mix(c, t.bg, 0.7) : c));
     for (let block = 0; block < n; block++) data[block] = colors[blockState(words[block])];
     data.fill(0, n);
@@ -161,24 +139,48 @@ export function mountBlockView(store, el) {
   const answers = asking(store, () => drawn.ask());
 
   function words(block) {
-    const word = store.words[block], state = blockState(word), owners = store.owners(block);
+    const word = store.words[block],
+      state = blockState(word),
+      owners = store.owners(block);
     const who = owners.slice(0, 6).map(([seq, index]) => `${plain(seq.name)} (its block ${index})`);
     if (owners.length > 6) who.push(`${owners.length - 6} more`);
-    return [BLOCK_STATES[state], `ref count ${word >> 1}`, `${store.fills(block, block + 1)[0]} of ${count(store.blockSize, "token")}`,
-      who.length ? `held by ${who.join(", ")}` : "", store.written.includes(block) ? `written in step ${store.step - 1}` : ""];
+    return [
+      BLOCK_STATES[state],
+      `ref count ${word >> 1}`,
+      `${store.fills(block, block + 1)[0]} of ${count(store.blockSize, "token")}`,
+      who.length ? `held by ${who.join(", ")}` : "",
+      store.written.includes(block) ? `written in step ${store.step - 1}` : "",
+    ];
   }
 
   function describe() {
     const block = hover >= 0 ? hover : store.selection.kind === "block" ? store.selection.id : -1;
     if (block < 0 || block >= store.numBlocks) {
       const [free, cached, used, shared] = store.countBlocks();
-      say(status, store.numBlocks ? [make("b", {}, count(store.numBlocks, "block")) , `${count(store.blockSize, "token")} each`,
-        `${digits(free)} free, ${digits(cached)} cached, ${digits(used)} used, ${digits(shared)} shared`] : ["No engine yet."]);
+      say(
+        status,
+        store.numBlocks
+          ? [
+              make("b", {}, count(store.numBlocks, "block")),
+              `${count(store.blockSize, "token")} each`,
+              `${digits(free)} free, ${digits(cached)} cached, ${digits(used)} used, ${digits(shared)} shared`,
+            ]
+          : ["No engine yet."],
+      );
       return;
     }
-    const told = answers.about("block", block), parts = [make("b", {}, `block ${block}`), ...words(block)];
+    const told = answers.about("block", block),
+      parts = [make("b", {}, `block ${block}`), ...words(block)];
     if (told) parts.push(told.hash ? `hash ${told.hash}` : "no hash");
-    say(status, parts, told?.text ? [quote(told.text)] : told && told.text === null ? ["its tokens were stored before this view began to watch"] : null);
+    say(
+      status,
+      parts,
+      told?.text
+        ? [quote(told.text)]
+        : told && told.text === null
+          ? ["its tokens were stored before this view began to watch"]
+          : null,
+    );
   }
 
   const point = (block) => {
@@ -194,7 +196,10 @@ export function mountBlockView(store, el) {
   const announce = keyboardGrid(canvas, "KV blocks: a cell a physical block", {
     cells: () => [at.rows, at.columns],
     here: () => [Math.floor(cursor / at.columns), cursor % at.columns],
-    words: (row, column) => { const block = row * at.columns + column; return block < at.n ? `block ${block}: ${words(block).filter(Boolean).join(", ")}` : ""; },
+    words: (row, column) => {
+      const block = row * at.columns + column;
+      return block < at.n ? `block ${block}: ${words(block).filter(Boolean).join(", ")}` : "";
+    },
     move: (row, column) => point(Math.min(at.n - 1, row * at.columns + column)),
     pick: (row, column) => pick(Math.min(at.n - 1, row * at.columns + column)),
     leave() {
@@ -202,7 +207,8 @@ export function mountBlockView(store, el) {
       point(-1);
     },
   });
-  const drawn = drawing(root, draw), leave = store.subscribe(drawn.ask);
+  const drawn = drawing(root, draw),
+    leave = store.subscribe(drawn.ask);
   return () => {
     leave();
     answers.stop();

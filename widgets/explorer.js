@@ -5,7 +5,8 @@ import { VIEWS, fail, make } from "./kit.js";
 
 const EXPLORERS = Symbol.for("nvexplore.explorers");
 const DASHBOARD = ["controls_view", "schedule_view", "block_view"];
-const LONGEST_ANSWER = 10_000, MOST_QUESTIONS = 8;
+const LONGEST_ANSWER = 10_000,
+  MOST_QUESTIONS = 8;
 
 /** Mount views on a store under each other; returns what removes them. */
 export function mountViews(names, store, el) {
@@ -31,7 +32,8 @@ export function mountViews(names, store, el) {
 
 /** Questions to Python, by number; the numbers begin with something only this page has. */
 function questions(send) {
-  const page = Math.random().toString(36).slice(2), open = new Map();
+  const page = Math.random().toString(36).slice(2),
+    open = new Map();
   let last = 0;
   return {
     ask(what, id) {
@@ -102,7 +104,8 @@ export default () => {
   return {
     initialize({ model, signal }) {
       explorer = connect(model);
-      const all = (globalThis[EXPLORERS] ??= new Map()), key = model.get("key");
+      const all = (globalThis[EXPLORERS] ??= new Map()),
+        key = model.get("key");
       all.set(key, explorer);
       signal?.addEventListener("abort", () => all.get(key) === explorer && all.delete(key));
     },

@@ -27,18 +27,23 @@ export function quote(text, className = "nvx-quote") {
 /** Call `draw` in the next frame, however often it is asked for; again when the size or the theme changes. */
 export function drawing(root, draw) {
   let frame = 0;
-  const ask = () => (frame ||= requestAnimationFrame(() => {
-    frame = 0;
-    try {
-      draw();
-    } catch (error) {
-      fail(root, error);
-      throw error;
-    }
-  }));
-  const sizes = new ResizeObserver(ask), themes = new MutationObserver(ask);
+  const ask = () =>
+    (frame ||= requestAnimationFrame(() => {
+      frame = 0;
+      try {
+        draw();
+      } catch (error) {
+        fail(root, error);
+        throw error;
+      }
+    }));
+  const sizes = new ResizeObserver(ask),
+    themes = new MutationObserver(ask);
   sizes.observe(root);
-  const options = { attributes: true, attributeFilter: ["class", "style", "data-jp-theme-light", "data-vscode-theme-kind"] };
+  const options = {
+    attributes: true,
+    attributeFilter: ["class", "style", "data-jp-theme-light", "data-vscode-theme-kind"],
+  };
   for (const el of [document.documentElement, document.body]) themes.observe(el, options);
   const scheme = matchMedia("(prefers-color-scheme: dark)");
   scheme.addEventListener("change", ask);
@@ -57,20 +62,29 @@ export function drawing(root, draw) {
 
 /** Show in a view's place why it can't be drawn. */
 export function fail(root, error) {
-  root.replaceChildren(make("div", { className: "nvx-error", role: "alert" }, `nvexplore: this view failed: ${plain(error)}`));
+  root.replaceChildren(
+    make("div", { className: "nvx-error", role: "alert" }, `nvexplore: this view failed: ${plain(error)}`),
+  );
 }
 
 /** A view's frame: title and legend above, `body`, and below a line that says what is pointed at. */
 export function panel(title, body, className) {
-  const legend = make("div", { className: "nvx-legend" }), status = make("div", { className: "nvx-line", role: "status" });
+  const legend = make("div", { className: "nvx-legend" }),
+    status = make("div", { className: "nvx-line", role: "status" });
   const head = make("div", { className: "nvx-head" }, make("h3", {}, title), legend);
-  return { root: make("section", { className: `nvx nvx-panel ${className}`, "aria-label": title }, head, body, status), legend, status };
+  return {
+    root: make("section", { className: `nvx nvx-panel ${className}`, "aria-label": title }, head, body, status),
+    legend,
+    status,
+  };
 }
 
 /** Draw the legend with the same strokes as the view: entries are [word, what it means, paint(g, x, y, w, h)]. */
 export function drawLegend(el, entries) {
   if (el.childElementCount !== entries.length) {
-    el.replaceChildren(...entries.map(([word, title]) => make("span", { title }, make("canvas", { "aria-hidden": "true" }), word)));
+    el.replaceChildren(
+      ...entries.map(([word, title]) => make("span", { title }, make("canvas", { "aria-hidden": "true" }), word)),
+    );
   }
   entries.forEach(([, , paint], i) => paint(surface(el.children[i].firstChild, 14, 14), 0, 0, 14, 14));
 }
@@ -98,10 +112,19 @@ export function keyboardGrid(canvas, label, { cells, words, move, pick, leave, h
   canvas.setAttribute("role", "grid");
   canvas.setAttribute("aria-label", label);
   canvas.setAttribute("aria-activedescendant", cell.id);
-  const STEPS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1], PageUp: [-10, 0], PageDown: [10, 0],
-    Home: [0, -Infinity], End: [0, Infinity] };
+  const STEPS = {
+    ArrowUp: [-1, 0],
+    ArrowDown: [1, 0],
+    ArrowLeft: [0, -1],
+    ArrowRight: [0, 1],
+    PageUp: [-10, 0],
+    PageDown: [10, 0],
+    Home: [0, -Infinity],
+    End: [0, Infinity],
+  };
   const update = () => {
-    const [rows, columns] = cells(), [row, column] = here();
+    const [rows, columns] = cells(),
+      [row, column] = here();
     canvas.setAttribute("aria-rowcount", rows);
     canvas.setAttribute("aria-colcount", columns);
     cell.setAttribute("aria-rowindex", row + 1);
@@ -111,7 +134,8 @@ export function keyboardGrid(canvas, label, { cells, words, move, pick, leave, h
   };
   canvas.addEventListener("keydown", (event) => {
     const step = STEPS[event.key];
-    const [row, column] = here(), [rows, columns] = cells();
+    const [row, column] = here(),
+      [rows, columns] = cells();
     if (event.ctrlKey || event.metaKey || event.altKey || !rows || !columns) return;
     if (step) move(clamp(row + step[0], 0, rows - 1), clamp(column + step[1], 0, columns - 1));
     else if (event.key === "Enter" || event.key === " ") pick(row, column);
@@ -130,7 +154,10 @@ export function keyboardGrid(canvas, label, { cells, words, move, pick, leave, h
  * engine has moved on. about(kind, id) gives the answer or null and calls `then` when it is there.
  */
 export function asking(store, then, { wait = 120 } = {}) {
-  let key = "", answer = null, timer = 0, asked = -1;
+  let key = "",
+    answer = null,
+    timer = 0,
+    asked = -1;
   const ask = async (kind, id) => {
     const wanted = key;
     asked = store.event;

@@ -1,10 +1,30 @@
 // Colours, patterns and canvas helpers. Knows no engine, and of the page only its colours and its font.
 
 // After Okabe and Ito: told apart with every kind of colour blindness. Where two meet, a pattern differs too.
-const LIGHT = { prefill: "#2a78b8", decode: "#1a9a76", preempted: "#cf5a12", free: "#eef1f4", cached: "#e8a33a",
-  used: "#4f9fd6", shared: "#b35c93", waiting: "#b4bcc6", idle: "#c9d0d8", over: "#ffffff" };
-const DARK = { prefill: "#4a9edb", decode: "#2fb48e", preempted: "#ee7a33", free: "#23282e", cached: "#d9952f",
-  used: "#4a98d0", shared: "#c879a8", waiting: "#5b6570", idle: "#46505a", over: "#0d1216" };
+const LIGHT = {
+  prefill: "#2a78b8",
+  decode: "#1a9a76",
+  preempted: "#cf5a12",
+  free: "#eef1f4",
+  cached: "#e8a33a",
+  used: "#4f9fd6",
+  shared: "#b35c93",
+  waiting: "#b4bcc6",
+  idle: "#c9d0d8",
+  over: "#ffffff",
+};
+const DARK = {
+  prefill: "#4a9edb",
+  decode: "#2fb48e",
+  preempted: "#ee7a33",
+  free: "#23282e",
+  cached: "#d9952f",
+  used: "#4a98d0",
+  shared: "#c879a8",
+  waiting: "#5b6570",
+  idle: "#46505a",
+  over: "#0d1216",
+};
 
 let probe; // one pixel that tells what a CSS colour is
 const known = new Map();
@@ -31,23 +51,40 @@ const themes = new Map();
 
 /** Colours and font of the page around `el`: Jupyter's or VS Code's where there are any (views.css says how). */
 export function theme(el) {
-  const css = getComputedStyle(el), read = (name) => css.getPropertyValue(name).trim();
+  const css = getComputedStyle(el),
+    read = (name) => css.getPropertyValue(name).trim();
   const [bg, fg, muted, line, accent] = ["bg", "fg", "muted", "line", "accent"].map((name) => read(`--nvx-${name}`));
   const key = [bg, fg, muted, line, accent, css.fontFamily].join();
   if (!themes.has(key)) {
-    const [r, g, b] = rgb(bg), isDark = 0.3 * r + 0.59 * g + 0.11 * b < 128;
-    themes.set(key, { bg, fg, muted, line, accent, font: css.fontFamily, isDark, ...(isDark ? DARK : LIGHT), patterns: {} });
+    const [r, g, b] = rgb(bg),
+      isDark = 0.3 * r + 0.59 * g + 0.11 * b < 128;
+    themes.set(key, {
+      bg,
+      fg,
+      muted,
+      line,
+      accent,
+      font: css.fontFamily,
+      isDark,
+      ...(isDark ? DARK : LIGHT),
+      patterns: {},
+    });
   }
   return themes.get(key);
 }
 
 /** A fill of diagonal stripes of `color` on `back` (transparent if left out); `step` px apart, `width` px wide. */
 export function stripes(t, color, back = null, { step = 6, width = 2, down = false } = {}) {
-  const key = [color, back, step, width, down].join(), scale = 2;
+  const key = [color, back, step, width, down].join(),
+    scale = 2;
   if (!t.patterns[key]) {
-    const tile = Object.assign(document.createElement("canvas"), { width: step * scale, height: step * scale }), g = tile.getContext("2d");
+    const tile = Object.assign(document.createElement("canvas"), { width: step * scale, height: step * scale }),
+      g = tile.getContext("2d");
     g.scale(scale, scale);
-    if (back) { g.fillStyle = back; g.fillRect(0, 0, step, step); }
+    if (back) {
+      g.fillStyle = back;
+      g.fillRect(0, 0, step, step);
+    }
     g.strokeStyle = color;
     g.lineWidth = width;
     for (const shift of [-step, 0, step]) {
@@ -67,7 +104,9 @@ export function stripes(t, color, back = null, { step = 6, width = 2, down = fal
 
 /** Size a canvas in CSS pixels, sharp on any screen; returns its context, cleared. */
 export function surface(canvas, width, height) {
-  const ratio = globalThis.devicePixelRatio || 1, w = Math.round(width * ratio), h = Math.round(height * ratio);
+  const ratio = globalThis.devicePixelRatio || 1,
+    w = Math.round(width * ratio),
+    h = Math.round(height * ratio);
   if (canvas.width !== w || canvas.height !== h) {
     canvas.width = w;
     canvas.height = h;
@@ -92,7 +131,8 @@ export function box(g, x, y, width, height, radius, fill) {
 export function fit(g, text, width) {
   if (g.measureText(text).width <= width) return text;
   const letters = [...text];
-  let low = 0, high = letters.length;
+  let low = 0,
+    high = letters.length;
   while (low < high) {
     const middle = (low + high + 1) >> 1;
     if (g.measureText(letters.slice(0, middle).join("") + "…").width <= width) low = middle;

@@ -5,8 +5,9 @@ import { box, mix, stripes } from "./paint.js";
 
 /** Draw what a sequence did in a step. */
 export function paintCell(g, t, kind, x, y, w, h, text = "") {
-  const back = { [PREFILL]: t.prefill, [DECODE]: t.decode, [PREEMPTED]: t.preempted }[kind]
-    ?? stripes(t, t.preempted, t.prefill, { step: 7, width: 2.4 });
+  const back =
+    { [PREFILL]: t.prefill, [DECODE]: t.decode, [PREEMPTED]: t.preempted }[kind] ??
+    stripes(t, t.preempted, t.prefill, { step: 8, width: 3.2 });
   box(g, x, y, w, h, 3, back);
   if (kind === PREEMPTED && w >= 7) cross(g, x + w / 2, y + h / 2, Math.min(3.2, w / 4), t.over);
   if (!text) return;
@@ -43,20 +44,42 @@ function stroke(g, color, width, ...lines) {
 }
 
 function cross(g, x, y, r, color) {
-  stroke(g, color, 1.8, [[x - r, y - r], [x + r, y + r]], [[x + r, y - r], [x - r, y + r]]);
+  stroke(
+    g,
+    color,
+    1.8,
+    [
+      [x - r, y - r],
+      [x + r, y + r],
+    ],
+    [
+      [x + r, y - r],
+      [x - r, y + r],
+    ],
+  );
 }
 
 export function paintEnd(g, t, status, x, y, w, h) {
-  const cx = x + Math.min(w / 2, 9), cy = y + h / 2;
+  const cx = x + Math.min(w / 2, 9),
+    cy = y + h / 2;
   if (status === "abort") cross(g, cx, cy, 3, t.preempted);
-  else stroke(g, t.muted, 1.8, [[cx - 3.5, cy], [cx - 1, cy + 3], [cx + 4, cy - 3.5]]);
+  else
+    stroke(g, t.muted, 1.8, [
+      [cx - 3.5, cy],
+      [cx - 1, cy + 3],
+      [cx + 4, cy - 3.5],
+    ]);
 }
 
 /** Entries of the legend. */
 export const SCHEDULE_LEGEND = [
   ["waiting", "in the waiting queue: holds no blocks", paintWaiting],
   ["prefill", "prompt tokens are computed; the number is how many", (g, t, ...at) => paintCell(g, t, PREFILL, ...at)],
-  ["recompute", "a prefill chunk with tokens that a preemption had thrown away", (g, t, ...at) => paintCell(g, t, RECOMPUTE, ...at)],
+  [
+    "recompute",
+    "a prefill chunk with tokens that a preemption had thrown away",
+    (g, t, ...at) => paintCell(g, t, RECOMPUTE, ...at),
+  ],
   ["decode", "one more token", (g, t, ...at) => paintCell(g, t, DECODE, ...at)],
   ["idle", "resident, but not in this step's batch", paintIdle],
   ["preempted", "lost its blocks to another sequence", (g, t, ...at) => paintCell(g, t, PREEMPTED, ...at)],

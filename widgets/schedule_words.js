@@ -1,14 +1,20 @@
 // Which rows and columns the schedule view has, and what it says about them. Knows no DOM and no colour.
 
 import { ADMITTED, DECODE, PREEMPTED, PREFILL, RECOMPUTE, SAMPLES } from "./wire.js";
+import { spansOf } from "./spans.js";
 import { clamp, count, plain } from "./words.js";
 
-const WIDEST = 28, NARROWEST = 8, MAX_RUN = 512, MAX_WAITING = 64;
+const WIDEST = 28,
+  NARROWEST = 8,
+  MAX_RUN = 512,
+  MAX_WAITING = 64;
 const DONE = { [PREFILL]: "prefill", [RECOMPUTE]: "recompute", [DECODE]: "decode" };
 
 /** The sequences that get a row: those that ran in the steps at hand, the newest of them, then the head of the queue. */
 export function scheduleRows(store) {
-  const first = store.columns[0]?.step ?? 0, ran = [], waits = [];
+  const first = store.columns[0]?.step ?? 0,
+    ran = [],
+    waits = [];
   for (const seq of store.sequences.values()) {
     if (!seq.isLive && seq.ended < first) continue;
     (seq.status === "waiting" && !seq.moves.length ? waits : ran).push(seq);
@@ -16,7 +22,10 @@ export function scheduleRows(store) {
   const order = (a, b) => a.id - b.id;
   ran.sort(order);
   waits.sort(order);
-  return { rows: [...ran.slice(-MAX_RUN), ...waits.slice(0, MAX_WAITING)].sort(order), more: Math.max(0, waits.length - MAX_WAITING) };
+  return {
+    rows: [...ran.slice(-MAX_RUN), ...waits.slice(0, MAX_WAITING)].sort(order),
+    more: Math.max(0, waits.length - MAX_WAITING),
+  };
 }
 
 /** The widest column that lets all steps fit, as far as one may still see it. */
@@ -31,9 +40,11 @@ export function tickEvery(width, digits) {
 
 /** What a sequence did in a step, in words. */
 export function cellWords(store, seq, column) {
-  const { step, seqs, kinds, starts, counts } = column, words = [];
+  const { step, seqs, kinds, starts, counts } = column,
+    words = [];
   for (let i = seqs.indexOf(seq.id); i >= 0; i = seqs.indexOf(seq.id, i + 1)) {
-    const kind = kinds[i] & 15, end = starts[i] + counts[i];
+    const kind = kinds[i] & 15,
+      end = starts[i] + counts[i];
     if (kind === PREEMPTED) {
       const cause = store.sequences.get(starts[i]);
       words.push(`preempted${cause ? ` for ${plain(cause.name)}` : ""}: ${count(counts[i], "computed token")} lost`);
@@ -45,7 +56,7 @@ export function cellWords(store, seq, column) {
     }
   }
   if (!words.length) {
-    const span = store.spans(seq, step).find(([from, to]) => from <= step && step <= to);
+    const span = spansOf(seq, step).find(([from, to]) => from <= step && step <= to);
     if (span) words.push(span[2] ? "waiting" : "resident, not in this batch");
     else if (step < seq.born) words.push("not there yet");
     else if (seq.ended !== step) words.push("gone");
@@ -56,8 +67,15 @@ export function cellWords(store, seq, column) {
 
 /** How a step spent its budget, and what was left, in words. */
 export function stepWords(column) {
-  const { prefill, recompute, decode, budget, free, running, waiting, us } = column, used = prefill + recompute + decode;
-  const parts = [[prefill, "prefill"], [recompute, "recompute"], [decode, "decode"]].filter(([n]) => n).map(([n, word]) => `${n} ${word}`);
+  const { prefill, recompute, decode, budget, free, running, waiting, us } = column,
+    used = prefill + recompute + decode;
+  const parts = [
+    [prefill, "prefill"],
+    [recompute, "recompute"],
+    [decode, "decode"],
+  ]
+    .filter(([n]) => n)
+    .map(([n, word]) => `${n} ${word}`);
   return [
     `${used} of ${count(budget, "token")}${parts.length ? ` (${parts.join(", ")})` : ""}`,
     `${running} running, ${waiting} waiting`,
@@ -68,7 +86,8 @@ export function stepWords(column) {
 
 /** How far a sequence is, in words. */
 export function sequenceWords(seq) {
-  const cached = seq.numCached ? `, ${seq.numCached} from the prefix cache` : "", again = seq.numPreemptions;
+  const cached = seq.numCached ? `, ${seq.numCached} from the prefix cache` : "",
+    again = seq.numPreemptions;
   return [
     seq.isLive ? seq.status : seq.status === "abort" ? "aborted" : `finished (${seq.status})`,
     `${count(seq.numPrompt, "prompt token")} + ${seq.numTokens - seq.numPrompt} generated`,

@@ -6,7 +6,9 @@
 
 import { ADMITTED, HEAD, PREEMPTED, ROW, STATUS, VERSION, blockState, copyAs } from "./wire.js";
 
-const HELD = 64, PATIENCE = 250, RETRY = 2000;
+const HELD = 64,
+  PATIENCE = 250,
+  RETRY = 2000;
 
 /** What a store asks of the world around it; a page without Python leaves all of it out. */
 const NOBODY = {
@@ -125,9 +127,11 @@ export class Store {
 
   /** What frames and deltas have in common; false if a block table builds on one that is not here. */
   _tell(m, names) {
-    const rows = copyAs(Int32Array, m.rows), tables = copyAs(Uint32Array, m.tables);
+    const rows = copyAs(Int32Array, m.rows),
+      tables = copyAs(Uint32Array, m.tables);
     for (let at = 0; at < rows.length; at += ROW) {
-      const id = rows[at], keep = rows[at + 9];
+      const id = rows[at],
+        keep = rows[at + 9];
       if (!names.has(id) && !this.sequences.has(id)) return false;
       if (keep > (this.sequences.get(id)?.table.length ?? 0)) return false;
     }
@@ -153,10 +157,14 @@ export class Store {
   }
 
   _addColumns(m) {
-    const heads = copyAs(Int32Array, m.steps), entries = copyAs(Int32Array, m.entries);
+    const heads = copyAs(Int32Array, m.steps),
+      entries = copyAs(Int32Array, m.entries);
     let newest = this.columns.length ? this.columns[this.columns.length - 1].step : -1;
     for (let at = 0, e = 0; at < heads.length; at += HEAD) {
-      const [step, prefill, recompute, decode, budget, free, running, waiting, us, ms, n] = heads.subarray(at, at + HEAD);
+      const [step, prefill, recompute, decode, budget, free, running, waiting, us, ms, n] = heads.subarray(
+        at,
+        at + HEAD,
+      );
       const part = (k) => entries.subarray(e + k * n, e + (k + 1) * n);
       const column = { step, prefill, recompute, decode, budget, free, running, waiting, us, ms };
       Object.assign(column, { seqs: part(0), kinds: part(1), starts: part(2), counts: part(3) });
@@ -178,19 +186,6 @@ export class Store {
     }
   }
 
-  /** When a sequence waited and when it was resident: [first step, last step, is waiting], oldest first. */
-  spans(seq, newest) {
-    const spans = [], last = seq.ended < 0 ? newest : seq.ended - (seq.status === "abort" ? 1 : 0);
-    // Before its first move it was in the other queue; with none it is still there, where a waiting one has no KV.
-    let waits = seq.moves.length ? !seq.moves[0][1] : !seq.numComputed, from = seq.born;
-    for (const [step, then] of seq.moves) {
-      if (step > from) spans.push([from, step - 1, waits]);
-      [from, waits] = [Math.max(from, step), then];
-    }
-    if (last >= from) spans.push([from, last, waits]);
-    return spans;
-  }
-
   /** Live sequences that hold a block, as [sequence, logical index]. */
   owners(block) {
     const found = [];
@@ -204,7 +199,8 @@ export class Store {
 
   /** Tokens whose KV each block holds, for blocks `from` to `to` - 1. */
   fills(from = 0, to = this.numBlocks) {
-    const fill = new Uint16Array(Math.max(0, to - from)), size = this.blockSize;
+    const fill = new Uint16Array(Math.max(0, to - from)),
+      size = this.blockSize;
     for (let b = from; b < to; b++) if (this.words[b] & 1) fill[b - from] = size;
     for (const seq of this.sequences.values()) {
       if (!seq.isLive) continue;
@@ -250,7 +246,7 @@ export class Store {
   litBlocks() {
     const { kind, id } = this.selection;
     if (kind === "block") return new Map([[id, -1]]);
-    const table = kind === "sequence" ? this.sequences.get(id)?.table ?? [] : [];
+    const table = kind === "sequence" ? (this.sequences.get(id)?.table ?? []) : [];
     return new Map(table.map((block, index) => [block, index]));
   }
 }

@@ -1,42 +1,10 @@
-// The store alone: what messages do to it, and what it tells the views. tests/test_feed.py compares it with Python's state.
+// The store alone: what messages do to it, and what it tells the views. tests/test_store.py compares it with Python's.
 
 import assert from "node:assert/strict";
 import test from "node:test";
-import { Store } from "./store.js";
-import { ADMITTED, CACHED, DECODE, FREE, PREEMPTED, PREFILL, SAMPLES, SHARED, USED, blockState, copyAs } from "./wire.js";
-
-const i32 = (...values) => new DataView(Int32Array.from(values).buffer);
-const u32 = (...values) => new DataView(Uint32Array.from(values).buffer);
-const u16 = (...values) => new DataView(Uint16Array.from(values).buffer);
-
-/** A sequence's row: id, status, prompt, tokens, cached, computed, preemptions, born, ended, kept, grown. */
-const row = (id, status, computed, { born = 0, ended = -1, keep = 0, grown = 0 } = {}) => [id, status, 6, 8, 0, computed, 0, born, ended, keep, grown];
-/** A step's head, with the number of its entries. */
-const head = (step, n) => [step, 4, 0, 2, 16, 3, 2, 1, 1500, 10, n];
-
-function frame(more = {}) {
-  return {
-    version: 1, full: true, run: 1, seq: 1, step: 2, event: 20, time: 0.5, block_size: 4, num_blocks: 6, max_num_seqs: 4,
-    max_num_batched_tokens: 16, max_steps: 3, names: [[0, "a"], [1, "b"], [2, "c"]],
-    rows: i32(...row(0, 2, 7, { grown: 2 }), ...row(1, 1, 4, { grown: 2 }), ...row(2, 0, 0)), tables: u32(0, 1, 0, 2),
-    words: u16(5, 2, 2, 1, 0, 0), written: u32(1, 2), waiting: u32(2), running: u32(0, 1),
-    steps: i32(...head(0, 1), ...head(1, 2)),
-    entries: i32(0, PREFILL | ADMITTED | SAMPLES, 0, 6, 0, 1, DECODE | SAMPLES, PREFILL | ADMITTED, 6, 0, 1, 4), ...more,
-  };
-}
-
-function delta(more = {}) {
-  return {
-    version: 1, full: false, run: 1, seq: 2, step: 3, event: 25, time: 0.6, names: [], gone: [], rows: i32(...row(1, 2, 6, { keep: 2, grown: 1 })),
-    tables: u32(4), block_ids: u32(4, 2), words: u16(2, 3), written: u32(4), steps: i32(...head(2, 1)), entries: i32(1, PREFILL | SAMPLES, 4, 2), ...more,
-  };
-}
-
-function filled(host) {
-  const store = new Store(host);
-  assert.equal(store.receive(frame()), "frame");
-  return store;
-}
+import { delta, filled, frame, head, i32, row, u32 } from "../tests/store_messages.mjs";
+import { spansOf } from "./spans.js";
+import { CACHED, DECODE, FREE, PREEMPTED, SAMPLES, SHARED, USED, blockState, copyAs } from "./wire.js";
 
 test("bytes are copied, wherever they begin", () => {
   const bytes = new Uint8Array([9, 1, 0, 0, 0, 2, 0, 0, 0]);
@@ -53,9 +21,25 @@ test("a block's word tells its state", () => {
 
 test("a frame is everything", () => {
   const store = filled();
-  assert.deepEqual([store.step, store.numBlocks, store.blockSize, store.waiting, store.running], [2, 6, 4, [2], [0, 1]]);
-  assert.deepEqual([...store.sequences.values()].map((s) => [s.name, s.status, s.table]), [["a", "decode", [0, 1]], ["b", "prefill", [0, 2]], ["c", "waiting", []]]);
-  assert.deepEqual(store.owners(0).map(([seq, index]) => [seq.name, index]), [["a", 0], ["b", 0]]);
+  assert.deepEqual(
+    [store.step, store.numBlocks, store.blockSize, store.waiting, store.running],
+    [2, 6, 4, [2], [0, 1]],
+  );
+  assert.deepEqual(
+    [...store.sequences.values()].map((s) => [s.name, s.status, s.table]),
+    [
+      ["a", "decode", [0, 1]],
+      ["b", "prefill", [0, 2]],
+      ["c", "waiting", []],
+    ],
+  );
+  assert.deepEqual(
+    store.owners(0).map(([seq, index]) => [seq.name, index]),
+    [
+      ["a", 0],
+      ["b", 0],
+    ],
+  );
   assert.deepEqual(store.owners(3), []);
   assert.deepEqual([...store.fills()], [4, 3, 0, 4, 0, 0], "a hashed block is full, also when nobody holds it");
   assert.deepEqual(store.countBlocks(), [2, 1, 2, 1]);
@@ -67,7 +51,10 @@ test("a delta changes what it names", () => {
   assert.deepEqual(store.sequences.get(1).table, [0, 2, 4]);
   assert.deepEqual([...store.words], [5, 2, 3, 1, 2, 0]);
   assert.deepEqual([...store.written], [4]);
-  assert.deepEqual(store.columns.map((c) => c.step), [0, 1, 2]);
+  assert.deepEqual(
+    store.columns.map((c) => c.step),
+    [0, 1, 2],
+  );
   assert.deepEqual([...store.columns[2].starts], [4]);
   assert.equal(store.receive(delta()), "stale", "the same again");
 });
@@ -77,58 +64,50 @@ test("what is told twice changes nothing", () => {
   store.receive(delta());
   store.receive(delta({ seq: 3 }));
   assert.deepEqual(store.sequences.get(1).table, [0, 2, 4]);
-  assert.deepEqual(store.columns.map((c) => c.step), [0, 1, 2]);
+  assert.deepEqual(
+    store.columns.map((c) => c.step),
+    [0, 1, 2],
+  );
 });
 
 test("the past is bounded, and a sequence that is gone is forgotten", () => {
   const store = filled();
-  for (let i = 0; i < 5; i++) store.receive(delta({ seq: 2 + i, rows: i32(), tables: u32(), steps: i32(...head(2 + i, 0)), entries: i32(), gone: i === 4 ? [0] : [] }));
-  assert.deepEqual(store.columns.map((c) => c.step), [4, 5, 6]);
+  for (let i = 0; i < 5; i++)
+    store.receive(
+      delta({
+        seq: 2 + i,
+        rows: i32(),
+        tables: u32(),
+        steps: i32(...head(2 + i, 0)),
+        entries: i32(),
+        gone: i === 4 ? [0] : [],
+      }),
+    );
+  assert.deepEqual(
+    store.columns.map((c) => c.step),
+    [4, 5, 6],
+  );
   assert.deepEqual([...store.sequences.keys()], [1, 2]);
-});
-
-test("a delta that does not fit is kept until what is missing has come", () => {
-  const asked = [], timers = [];
-  const store = filled({ resync: () => asked.push(1), later: (call) => timers.push(call) });
-  assert.equal(store.receive(delta({ seq: 3, step: 4, rows: i32(), tables: u32(), steps: i32(...head(3, 0)), entries: i32() })), "gap");
-  assert.equal(store.step, 2);
-  assert.equal(store.receive(delta()), "delta");
-  assert.equal(store.step, 4);
-  timers.shift()();
-  assert.deepEqual(asked, []);
-  assert.equal(timers.length, 0);
-});
-
-test("what stays missing is asked for once at a time, and again when no answer comes", () => {
-  const asked = [], timers = [];
-  const store = filled({ resync: () => asked.push(1), later: (call, ms) => timers.push([call, ms]) });
-  for (let seq = 3; seq < 200; seq++) store.receive(delta({ seq }));
-  assert.equal(timers.length, 1);
-  timers.shift()[0]();
-  assert.equal(asked.length, 1);
-  for (let seq = 200; seq < 300; seq++) store.receive(delta({ seq }));
-  assert.equal(timers.length, 1, "the next question waits");
-  assert.ok(timers[0][1] >= 1000);
-  timers.shift()[0]();
-  assert.equal(asked.length, 2);
-  store.receive(frame({ seq: 300, step: 9 }));
-  timers.shift()[0]();
-  assert.equal(asked.length, 2);
-  assert.equal(timers.length, 0);
-});
-
-test("a block table that builds on another one than is here is a gap", () => {
-  const store = filled({ later() {} });
-  assert.equal(store.receive(delta({ rows: i32(...row(1, 2, 6, { keep: 3, grown: 1 })) })), "gap");
-  assert.equal(store.receive(delta({ rows: i32(...row(7, 2, 6)) })), "gap", "a sequence without a name");
-  assert.deepEqual(store.sequences.get(1).table, [0, 2]);
 });
 
 test("a frame of another run starts over, an older frame is ignored", () => {
   const store = filled();
   assert.equal(store.receive(frame({ seq: 0 })), "stale");
   assert.equal(store.receive(delta({ run: 0 })), "stale");
-  assert.equal(store.receive(frame({ run: 2, seq: 1, names: [[5, "x"]], rows: i32(...row(5, 0, 0)), tables: u32(), steps: i32(), entries: i32() })), "frame");
+  assert.equal(
+    store.receive(
+      frame({
+        run: 2,
+        seq: 1,
+        names: [[5, "x"]],
+        rows: i32(...row(5, 0, 0)),
+        tables: u32(),
+        steps: i32(),
+        entries: i32(),
+      }),
+    ),
+    "frame",
+  );
   assert.deepEqual([...store.sequences.keys()], [5]);
   assert.equal(store.columns.length, 0);
   assert.equal(store.receive({ ...frame(), version: 2, seq: 9 }), "version");
@@ -138,41 +117,91 @@ test("a frame with a shorter past keeps the longer one that is here", () => {
   const store = filled();
   const later = frame({ seq: 5, step: 3, steps: i32(...head(2, 1)), entries: i32(0, DECODE | SAMPLES, 7, 1) });
   store.receive(later);
-  assert.deepEqual(store.columns.map((c) => c.step), [0, 1, 2]);
-  assert.deepEqual(store.spans(store.sequences.get(1), 2), [[0, 0, true], [1, 2, false]]);
+  assert.deepEqual(
+    store.columns.map((c) => c.step),
+    [0, 1, 2],
+  );
+  assert.deepEqual(spansOf(store.sequences.get(1), 2), [
+    [0, 0, true],
+    [1, 2, false],
+  ]);
   store.receive(frame({ seq: 6, step: 9, steps: i32(...head(8, 0)), entries: i32() }));
-  assert.deepEqual(store.columns.map((c) => c.step), [8], "what lies between is not known");
+  assert.deepEqual(
+    store.columns.map((c) => c.step),
+    [8],
+    "what lies between is not known",
+  );
 });
 
 test("spans tell when a sequence waited", () => {
-  const store = new Store(), seq = (more) => ({ born: 2, ended: -1, numComputed: 5, status: "decode", moves: [], ...more });
-  assert.deepEqual(store.spans(seq({ moves: [[4, false], [7, true], [9, false]] }), 10), [[2, 3, true], [4, 6, false], [7, 8, true], [9, 10, false]]);
-  assert.deepEqual(store.spans(seq({}), 10), [[2, 10, false]], "resident since before the first step at hand");
-  assert.deepEqual(store.spans(seq({ numComputed: 0, status: "waiting" }), 10), [[2, 10, true]]);
-  assert.deepEqual(store.spans(seq({ moves: [[2, false]], ended: 5, status: "stop" }), 10), [[2, 5, false]]);
-  assert.deepEqual(store.spans(seq({ numComputed: 0, ended: 5, status: "abort" }), 10), [[2, 4, true]], "aborted before step 5");
-  assert.deepEqual(store.spans(seq({ moves: [[6, true]], numComputed: 0 }), 8), [[2, 5, false], [6, 8, true]]);
+  const seq = (more) => ({ born: 2, ended: -1, numComputed: 5, status: "decode", moves: [], ...more });
+  assert.deepEqual(
+    spansOf(
+      seq({
+        moves: [
+          [4, false],
+          [7, true],
+          [9, false],
+        ],
+      }),
+      10,
+    ),
+    [
+      [2, 3, true],
+      [4, 6, false],
+      [7, 8, true],
+      [9, 10, false],
+    ],
+  );
+  assert.deepEqual(spansOf(seq({}), 10), [[2, 10, false]], "resident since before the first step at hand");
+  assert.deepEqual(spansOf(seq({ numComputed: 0, status: "waiting" }), 10), [[2, 10, true]]);
+  assert.deepEqual(spansOf(seq({ moves: [[2, false]], ended: 5, status: "stop" }), 10), [[2, 5, false]]);
+  assert.deepEqual(
+    spansOf(seq({ numComputed: 0, ended: 5, status: "abort" }), 10),
+    [[2, 4, true]],
+    "aborted before step 5",
+  );
+  assert.deepEqual(spansOf(seq({ moves: [[6, true]], numComputed: 0 }), 8), [
+    [2, 5, false],
+    [6, 8, true],
+  ]);
 });
 
 test("moves come from the entries", () => {
   const store = filled();
   store.receive(delta({ steps: i32(...head(2, 1)), entries: i32(1, PREEMPTED, 0, 4) }));
-  assert.deepEqual(store.spans(store.sequences.get(1), 2), [[0, 0, true], [1, 1, false], [2, 2, true]]);
+  assert.deepEqual(spansOf(store.sequences.get(1), 2), [
+    [0, 0, true],
+    [1, 1, false],
+    [2, 2, true],
+  ]);
 });
 
 test("a selection lights up its counterpart and reaches the host", () => {
-  const told = [], store = filled({ select: (selection, cursor) => told.push([selection.kind, selection.id, cursor]) });
+  const told = [],
+    store = filled({ select: (selection, cursor) => told.push([selection.kind, selection.id, cursor]) });
   let changes = 0;
   const leave = store.subscribe(() => changes++);
   store.select("block", 0);
   assert.deepEqual([...store.litSequences()], [0, 1]);
   assert.deepEqual([...store.litBlocks()], [[0, -1]]);
   store.select("sequence", 1);
-  assert.deepEqual([...store.litBlocks()], [[0, 0], [2, 1]]);
+  assert.deepEqual(
+    [...store.litBlocks()],
+    [
+      [0, 0],
+      [2, 1],
+    ],
+  );
   store.select("sequence", 1, { toggle: false });
   store.lookAt(1);
   store.select("sequence", 1);
-  assert.deepEqual(told, [["block", 0, -1], ["sequence", 1, -1], ["sequence", 1, 1], ["none", -1, 1]]);
+  assert.deepEqual(told, [
+    ["block", 0, -1],
+    ["sequence", 1, -1],
+    ["sequence", 1, 1],
+    ["none", -1, 1],
+  ]);
   assert.equal(changes, 4);
   assert.equal(store.litSequences().size + store.litBlocks().size, 0);
   leave();

@@ -2,7 +2,8 @@
 
 import assert from "node:assert/strict";
 import test from "node:test";
-import { blockAt, blockLayout } from "./block_view.js";
+import { blockAt, blockLayout } from "./block_paint.js";
+import "./block_view.js";
 import { VIEWS } from "./kit.js";
 import { cellWords, columnWidth, scheduleRows, sequenceWords, stepWords, tickEvery } from "./schedule_words.js";
 import { Store } from "./store.js";
@@ -33,7 +34,10 @@ test("the block under a point, and none beside the cells", () => {
   assert.equal(blockAt(at, 899, 1), -1, "right of the last column");
   assert.equal(blockAt(at, -1, 1), -1);
   const tiny = blockLayout(1_000_000, 900);
-  assert.equal(blockAt(tiny, (123_456 % tiny.columns + 0.5) * tiny.w, (Math.floor(123_456 / tiny.columns) + 0.5) * tiny.h), 123_456);
+  assert.equal(
+    blockAt(tiny, ((123_456 % tiny.columns) + 0.5) * tiny.w, (Math.floor(123_456 / tiny.columns) + 0.5) * tiny.h),
+    123_456,
+  );
 });
 
 test("columns are as wide as the steps allow", () => {
@@ -44,7 +48,18 @@ test("columns are as wide as the steps allow", () => {
   assert.equal(tickEvery(8, 4), 10);
 });
 
-const sequence = (id, more = {}) => ({ id, name: `r${id}`, status: "decode", isLive: true, born: 0, ended: -1, numComputed: 3, moves: [[0, false]], table: [], ...more });
+const sequence = (id, more = {}) => ({
+  id,
+  name: `r${id}`,
+  status: "decode",
+  isLive: true,
+  born: 0,
+  ended: -1,
+  numComputed: 3,
+  moves: [[0, false]],
+  table: [],
+  ...more,
+});
 
 test("rows: who ran in the steps at hand, then the head of the queue", () => {
   const store = new Store();
@@ -55,17 +70,34 @@ test("rows: who ran in the steps at hand, then the head of the queue", () => {
   add(sequence(2));
   for (let id = 3; id < 10_000; id++) add(sequence(id, { status: "waiting", moves: [], numComputed: 0 }));
   const { rows, more } = scheduleRows(store);
-  assert.deepEqual(rows.slice(0, 3).map((s) => s.id), [1, 2, 3]);
+  assert.deepEqual(
+    rows.slice(0, 3).map((s) => s.id),
+    [1, 2, 3],
+  );
   assert.equal(rows.length + more, 9_999);
   assert.equal(rows.length, 66);
 });
 
 test("a cell in words", () => {
-  const store = new Store(), seq = sequence(1, { born: 2, moves: [[3, false]] }), by = sequence(2, { name: "big </script>" });
-  store.sequences = new Map([[1, seq], [2, by]]);
-  const column = (step, ...entries) => ({ step, seqs: entries.map((e) => e[0]), kinds: entries.map((e) => e[1]), starts: entries.map((e) => e[2]), counts: entries.map((e) => e[3]) });
+  const store = new Store(),
+    seq = sequence(1, { born: 2, moves: [[3, false]] }),
+    by = sequence(2, { name: "big </script>" });
+  store.sequences = new Map([
+    [1, seq],
+    [2, by],
+  ]);
+  const column = (step, ...entries) => ({
+    step,
+    seqs: entries.map((e) => e[0]),
+    kinds: entries.map((e) => e[1]),
+    starts: entries.map((e) => e[2]),
+    counts: entries.map((e) => e[3]),
+  });
   const words = (...at) => cellWords(store, seq, column(...at)).join("; ");
-  assert.equal(words(4, [1, PREFILL | ADMITTED, 16, 32]), "prefill of 32 tokens (positions 16 to 47, after 16 tokens from the prefix cache, not the last chunk)");
+  assert.equal(
+    words(4, [1, PREFILL | ADMITTED, 16, 32]),
+    "prefill of 32 tokens (positions 16 to 47, after 16 tokens from the prefix cache, not the last chunk)",
+  );
   assert.equal(words(4, [1, RECOMPUTE | SAMPLES, 0, 5]), "recompute of 5 tokens (positions 0 to 4, last chunk)");
   assert.equal(words(4, [2, DECODE, 9, 1], [1, DECODE | SAMPLES, 1234, 1]), "decode of 1 token (position 1234)");
   assert.equal(words(4, [1, PREEMPTED, 2, 40]), "preempted for big </script>: 40 computed tokens lost");
@@ -82,9 +114,27 @@ test("a cell in words", () => {
 
 test("a step and a sequence in words", () => {
   const step = { prefill: 64, recompute: 0, decode: 3, budget: 512, free: 1, running: 4, waiting: 2, us: 12_345 };
-  assert.deepEqual(stepWords(step), ["67 of 512 tokens (64 prefill, 3 decode)", "4 running, 2 waiting", "1 free block", "12.3 ms"]);
-  const seq = sequence(1, { numPrompt: 10, numTokens: 14, numCached: 4, numComputed: 13, table: [1, 2], numPreemptions: 2 });
-  assert.deepEqual(sequenceWords(seq), ["decode", "10 prompt tokens + 4 generated", "13 computed, 4 from the prefix cache", "2 blocks", "preempted 2 times"]);
+  assert.deepEqual(stepWords(step), [
+    "67 of 512 tokens (64 prefill, 3 decode)",
+    "4 running, 2 waiting",
+    "1 free block",
+    "12.3 ms",
+  ]);
+  const seq = sequence(1, {
+    numPrompt: 10,
+    numTokens: 14,
+    numCached: 4,
+    numComputed: 13,
+    table: [1, 2],
+    numPreemptions: 2,
+  });
+  assert.deepEqual(sequenceWords(seq), [
+    "decode",
+    "10 prompt tokens + 4 generated",
+    "13 computed, 4 from the prefix cache",
+    "2 blocks",
+    "preempted 2 times",
+  ]);
 });
 
 test("foreign text is made visible, letters of every script stay", () => {

@@ -1,11 +1,20 @@
 // The codes and the layout of the messages, as nvexplore/notebook/timeline.py and messages.py write them.
 
 export const STATUS = ["waiting", "prefill", "decode", "stop", "length", "abort", "finished"];
-export const FREE = 0, CACHED = 1, USED = 2, SHARED = 3;
+export const FREE = 0,
+  CACHED = 1,
+  USED = 2,
+  SHARED = 3;
 export const BLOCK_STATES = ["free", "cached", "used", "shared"];
-export const PREFILL = 1, RECOMPUTE = 2, DECODE = 3, PREEMPTED = 4;
-export const ADMITTED = 16, SAMPLES = 32;
-export const VERSION = 1, ROW = 11, HEAD = 11; // numbers a sequence's row and a step's head have
+export const PREFILL = 1,
+  RECOMPUTE = 2,
+  DECODE = 3,
+  PREEMPTED = 4;
+export const ADMITTED = 16,
+  SAMPLES = 32;
+export const VERSION = 1,
+  ROW = 11,
+  HEAD = 11; // numbers a sequence's row and a step's head have
 
 /** The bytes of a DataView, ArrayBuffer or typed array as a typed array of its own (a message's are not aligned). */
 export function copyAs(Type, bytes) {

@@ -5,8 +5,10 @@ export function plain(text) {
   return String(text)
     .replace(/\r?\n/g, "↵")
     .replace(/\t/g, "⇥")
-    .replace(/[\u0000-\u001f\u007f-\u009f\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g, (c) =>
-      `‹${c.codePointAt(0).toString(16).padStart(4, "0")}›`);
+    .replace(
+      /[\u0000-\u001f\u007f-\u009f\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g,
+      (c) => `‹${c.codePointAt(0).toString(16).padStart(4, "0")}›`,
+    );
 }
 
 /** The end of a text. */

@@ -19,6 +19,7 @@ from nvexplore.engine.batch import Dispatch
 from nvexplore.layers.attention import Attention
 from nvexplore.layers.embedding import Embedding, LMHead
 from nvexplore.layers.linear import Linear
+from nvexplore.layers.moe import MoE
 from nvexplore.layers.norm import RMSNorm
 from nvexplore.runner.forward_batch import ForwardBatch
 
@@ -94,6 +95,15 @@ class Backend(ABC):
     @abstractmethod
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         """[T, 2 * n] -> silu(first half) * second half, [T, n]."""
+
+    @abstractmethod
+    def moe(self, x: Tensor, layer: MoE) -> Tensor:
+        """Send each token of x [T, hidden] to its experts -> [T, hidden], summed over ranks where it must be.
+
+        A softmax over all experts gives their probabilities; the ``top_k`` greatest are a token's experts, and
+        their probabilities the weights of the sum of their outputs, scaled to sum to 1 only with
+        ``norm_topk_prob``. A token's result does not depend on where the others go.
+        """
 
     @abstractmethod
     def logits(self, hidden: Tensor, rows: Tensor | None, head: LMHead) -> Tensor:

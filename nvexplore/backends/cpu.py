@@ -17,6 +17,7 @@ from nvexplore.engine.batch import Dispatch
 from nvexplore.layers.attention import Attention
 from nvexplore.layers.embedding import Embedding, LMHead
 from nvexplore.layers.linear import Linear
+from nvexplore.layers.moe import MoE
 from nvexplore.layers.norm import RMSNorm
 from nvexplore.layers.sampler import sample, uniforms_of
 from nvexplore.runner.forward_batch import ForwardBatch
@@ -102,6 +103,18 @@ class CpuBackend(Backend):
         gate, up = gate_up.chunk(2, dim=-1)
         return functional.silu(gate).mul_(up)
 
+    def moe(self, x: Tensor, layer: MoE) -> Tensor:
+        weights, chosen = route(functional.linear(x, layer.gate.weight), layer.top_k, norm=layer.norm_topk_prob)
+        gate_up, down = layer.experts.gate_up_proj, layer.experts.down_proj
+        out = torch.zeros_like(x)
+        # One expert at a time, with all tokens that chose it; those that no token chose cost nothing.
+        for expert in sorted(set(chosen.flatten().tolist())):
+            tokens, places = (chosen == expert).nonzero(as_tuple=True)
+            inner = self.silu_mul(functional.linear(x[tokens], gate_up[expert]))
+            result = functional.linear(inner, down[expert])
+            out.index_add_(0, tokens, result.mul_(weights[tokens, places, None]))
+        return out
+
     def logits(self, hidden: Tensor, rows: Tensor | None, head: LMHead) -> Tensor:
         if rows is not None:
             hidden = hidden.index_select(0, rows)
@@ -116,6 +129,14 @@ class CpuBackend(Backend):
             cos, sin = table.index_select(0, batch.positions)[:, None].chunk(2, dim=-1)
             known[id(table)] = cos, sin
         return known[id(table)]
+
+
+def route(logits: Tensor, top_k: int, *, norm: bool) -> tuple[Tensor, Tensor]:
+    """Choose experts: router logits [T, experts] -> weights [T, top_k] in the same dtype, experts [T, top_k]."""
+    weights, chosen = torch.topk(torch.softmax(logits, dim=-1, dtype=torch.float32), top_k, dim=-1)
+    if norm:
+        weights /= weights.sum(dim=-1, keepdim=True)
+    return weights.to(logits.dtype), chosen
 
 
 def _normalise(heads: Tensor, norm: RMSNorm | None) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from nvexplore.engine.sequence import Sequence
+from nvexplore.engine.sequence import Logprobs, Sequence
 
 
 class Blocked(NamedTuple):
@@ -73,11 +73,30 @@ class Dispatch(NamedTuple):
     decode_backend: str | None = None
 
 
+@dataclass(slots=True)
+class Sampled:
+    """What a run gave where a row asked for log probabilities.
+
+    token_ids:        as in ``Runner.run``.
+    logprobs:         batch row -> those of its sampled token, for rows whose sequence has a ``logprobs`` list.
+    prompt_logprobs:  batch row -> those of the prompt tokens from ``len(seq.prompt_logprobs)`` on whose logits this
+                      step computed (token p's are those of position p - 1), for rows that lack them.
+    """
+
+    token_ids: list[int]
+    logprobs: dict[int, Logprobs] = field(default_factory=dict)
+    prompt_logprobs: dict[int, list[Logprobs]] = field(default_factory=dict)
+
+
 class Runner(Protocol):
     """What the engine needs of whoever computes; a fake one serves the engine's tests."""
 
-    def run(self, batch: ScheduledBatch) -> list[int]:
-        """Compute the batch; return one sampled token id for each row whose ``samples`` is True, in row order."""
+    def run(self, batch: ScheduledBatch) -> list[int] | Sampled:
+        """Compute the batch; return one sampled token id for each row whose ``samples`` is True, in row order.
+
+        -1: no token could be chosen for that row (its logits are not numbers). The request ends with
+        finish_reason "error"; the others go on. A ``Sampled`` is only needed where log probabilities are asked for.
+        """
         ...
 
     def dispatch(self, batch: ScheduledBatch) -> Dispatch:

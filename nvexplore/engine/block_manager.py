@@ -39,10 +39,11 @@ class BlockManager:
     def find_prefix(self, seq: Sequence) -> list[int]:
         """Cached blocks that hold the sequence's beginning, in logical order; changes nothing.
 
-        Whole blocks, and at most ``num_tokens - 1`` tokens: at least one token must run to yield the next.
+        Whole blocks, and at most ``num_tokens - 1`` tokens: at least one token must run to yield the next. None for
+        a sequence that wants the log probabilities of its prompt, which only computing it yields.
         """
         hits: list[int] = []
-        if not self.is_caching:
+        if not self.is_caching or seq.lacks_prompt_logprobs:
             return hits
         size, link = self.block_size, ROOT
         for start in range(0, seq.num_tokens - size, size):

@@ -11,17 +11,18 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from nvexplore.checks import check_int
-from nvexplore.engine.batch import Dispatch, Runner, ScheduledBatch
+from nvexplore.engine.batch import Dispatch, Runner, Sampled, ScheduledBatch
 from nvexplore.engine.block_manager import BlockManager
+from nvexplore.engine.commit import Committer, StopMatcher
 from nvexplore.engine.event_log import EventLog
 from nvexplore.engine.events import Planned, Snapshot, StepRecord
 from nvexplore.engine.limits import EngineLimits
-from nvexplore.engine.output import StepOutput, check_sampled
+from nvexplore.engine.output import StepOutput
 from nvexplore.engine.policy import make_policy
 from nvexplore.engine.prefix_cache import HashFunction, chain_hash
 from nvexplore.engine.record_builder import QueueSizes, build_before, build_committed, build_planned
 from nvexplore.engine.recovery import drop_overwritten
-from nvexplore.engine.requests import check_request, checked_request_id
+from nvexplore.engine.requests import Requests, check_request
 from nvexplore.engine.scheduler import Scheduler
 from nvexplore.engine.sequence import Sequence
 from nvexplore.engine.snapshot import take_snapshot
@@ -34,6 +35,7 @@ class Engine:
     """Owns the queues and the block pool; ``runner`` computes.
 
     eos_token_ids: ids that end a completion. vocab_size: prompt ids must be below it (None: not checked).
+    stop_matcher: finds stop strings (see ``StopMatcher``); without one, requests that have some are refused.
     Not for use from several threads at once; a call while a step runs raises RuntimeError.
     """
 
@@ -45,6 +47,7 @@ class Engine:
         eos_token_ids: Iterable[int] = (),
         vocab_size: int | None = None,
         hash_function: HashFunction = chain_hash,
+        stop_matcher: StopMatcher | None = None,
     ) -> None:
         self.limits = limits
         self.runner = runner
@@ -53,10 +56,11 @@ class Engine:
         self._log = EventLog()
         self.blocks = BlockManager(limits, self._undo, self._log, hash_function)
         self.policy = make_policy(limits.policy)
-        self.scheduler = Scheduler(limits, self.policy, self.blocks, self._undo, self._log, frozenset(eos_token_ids))
-        self.live: dict[str, Sequence] = {}
+        self.scheduler = Scheduler(limits, self.policy, self.blocks, self._undo, self._log)
+        self._committer = Committer(self.scheduler, self._undo, self._log, stop_matcher)
+        self._requests = Requests(self._undo, frozenset(eos_token_ids))
+        self.live = self._requests.live
         self.next_step = 0
-        self._next_seq_id = 0
         self._start = time.perf_counter()
         self._hub = Hub(self._take_snapshot)
         self._aborted: list[Sequence] = []
@@ -72,7 +76,7 @@ class Engine:
         request_id: str | None = None,
         priority: int = 0,
     ) -> Sequence:
-        """Queue a request; the Sequence returned fills up as the engine steps.
+        """Queue a request; the Sequence returned fills up as the engine steps (with n > 1 its ``siblings`` do too).
 
         Raises TypeError or ValueError, naming value and limit, for a request that could never run; the engine
         stays as it was.
@@ -81,38 +85,29 @@ class Engine:
         prompt = self.check_request(token_ids, params)
         check_int("priority", priority)
         with self._change():
-            request_id = checked_request_id(request_id, self._next_seq_id, self.live)
-            seq = Sequence(
-                self._next_seq_id,
-                prompt,
-                params,
-                request_id=request_id,
-                arrival=self._now(),
-                priority=priority,
-            )
-            self._undo.attr(self, "_next_seq_id")
-            self._undo.key(self.live, request_id)
-            self._next_seq_id += 1
-            self.live[request_id] = seq
-            self._log.note("added", seq, self.scheduler.queues.enqueue(seq))
-        return seq
+            first = self._requests.add(prompt, params, request_id, self._now(), priority)
+            for seq in first.samples:
+                self._log.note("added", seq, self.scheduler.queues.enqueue(seq))
+        return first
 
     def check_request(self, token_ids: Iterable[int], sampling_params: SamplingParams) -> list[int]:
         """The prompt as a list of ints if this request could run, else TypeError or ValueError saying why not."""
-        return check_request(token_ids, sampling_params, self.limits, self.vocab_size)
+        knows_text = self._committer.stop_matcher is not None
+        return check_request(token_ids, sampling_params, self.limits, self.vocab_size, knows_text)
 
     def abort(self, request_id: str) -> bool:
-        """End a request in whatever state it is; its blocks return to the pool. False if no such request lives."""
+        """End a request in whatever state it is, with all its samples; its blocks return to the pool.
+
+        False if no such request lives.
+        """
         with self._change():
-            seq = self.live.get(request_id)
-            if seq is None:
-                return False
-            self._undo.key(self.live, request_id)
+            seqs = self._requests.find(request_id)
             self._undo.length(self._aborted)
-            del self.live[request_id]
-            self.scheduler.finish(seq, "abort")
-            self._aborted.append(seq)
-        return True
+            for seq in seqs:
+                self._requests.leave(seq)
+                self.scheduler.finish(seq, "abort")
+                self._aborted.append(seq)
+        return bool(seqs)
 
     def reset_prefix_cache(self) -> None:
         """Forget all cached prefixes; running requests keep their blocks."""
@@ -154,17 +149,15 @@ class Engine:
         planned = self._build_planned(batch, before) if wanted else None
         mark = len(log.events)
         planned_at = clock()
-        token_ids: list[int] = []
+        result: list[int] | Sampled = []
         if batch.seqs:
             self._dirty = self.blocks.allocated_this_step
-            token_ids = self.runner.run(batch)
-            check_sampled(token_ids, batch)
+            result = self.runner.run(batch)
         ran_at = clock()
-        sampled, finished = self.scheduler.commit(batch, token_ids) if batch.seqs else ([], [])
+        seq_ids, token_ids, finished = self._committer.commit(batch, result)
         for seq in finished:
-            undo.key(self.live, seq.request_id)
-            del self.live[seq.request_id]
-        output = StepOutput(self.next_step, sampled, token_ids, self._aborted + finished)
+            self._requests.leave(seq)
+        output = StepOutput(self.next_step, seq_ids, token_ids, self._aborted + finished)
         if planned is not None:
             times = (planned_at - begin, ran_at - planned_at, clock() - ran_at)
             output.record = StepRecord(
@@ -173,7 +166,7 @@ class Engine:
                 event=log.next_number,
                 before=build_before(log.events[:before], log.base),
                 planned=planned,
-                committed=build_committed(log.events[mark:], log.base + mark, sampled, token_ids, times),
+                committed=build_committed(log.events[mark:], log.base + mark, seq_ids, token_ids, times),
             )
         for name in ("_dirty", "_aborted", "next_step"):
             undo.attr(self, name)

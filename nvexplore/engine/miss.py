@@ -15,6 +15,7 @@ class Miss(NamedTuple):
 
     cause: "partial"   no whole block was left to hit (the last token must run, so a block that ends there cannot be)
            "disabled"  prefix caching is off
+           "bypassed"  the request asks for prompt_logprobs: its prompt is computed whatever the cache holds
            "in_flight" a resident request has the same tokens there, but has not been scheduled that far yet
            "evicted"   the block was in the cache and was evicted in ``step``
            "differs"   ``block_id`` begins alike (it follows the same prefix); the first other token is at ``position``
@@ -32,6 +33,8 @@ def explain_miss(seq: Sequence, hits: list[int], blocks: BlockManager, resident:
     size = blocks.block_size
     if not blocks.is_caching:
         return Miss("disabled")
+    if seq.lacks_prompt_logprobs:
+        return Miss("bypassed")
     start = len(hits) * size
     end = start + size
     if end >= seq.num_tokens:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from nvexplore.engine.batch import ScheduledBatch
+from nvexplore.engine.batch import Sampled, ScheduledBatch
 from nvexplore.engine.events import StepRecord
 from nvexplore.engine.sequence import Sequence
 
@@ -24,8 +24,10 @@ class StepOutput:
     record: StepRecord | None = None
 
 
-def check_sampled(token_ids: list[int], batch: ScheduledBatch) -> None:
-    """RuntimeError unless the runner gave one id for each row that samples."""
+def check_sampled(result: list[int] | Sampled, batch: ScheduledBatch) -> list[int]:
+    """The token ids of a run; RuntimeError unless there is one for each row that samples."""
+    token_ids = result.token_ids if isinstance(result, Sampled) else result
     expected = sum(batch.samples)
     if len(token_ids) != expected:
         raise RuntimeError(f"the runner returned {len(token_ids)} token ids for {expected} sampling rows")
+    return token_ids

@@ -37,10 +37,7 @@ def build_before(events: list[Event], first: int) -> Before:
             token_ids=[seq.prompt_token_ids for seq in seqs],
             priority=[seq.priority for seq in seqs],
             position=positions,
-            sampling_params=[
-                {name: getattr(seq.sampling_params, name) for name in seq.sampling_params.__dataclass_fields__}
-                for seq in seqs
-            ],
+            sampling_params=[seq.sampling_params.to_dict() for seq in seqs],
         ),
         aborted_number=aborted_number,
         aborted_seq_id=aborted_seq_id,

@@ -7,7 +7,6 @@ tokens: its output is the same.
 
 from __future__ import annotations
 
-from functools import partial
 from itertools import islice
 
 from nvexplore.engine.batch import Blocked, ScheduledBatch
@@ -24,7 +23,7 @@ PREFILL, DECODE = SequenceStatus.PREFILL, SequenceStatus.DECODE
 
 
 class Scheduler:
-    """Plans steps and commits them; every change of state is logged for undo before it is made."""
+    """Plans steps; every change of state is logged for undo before it is made."""
 
     def __init__(
         self,
@@ -33,13 +32,11 @@ class Scheduler:
         blocks: BlockManager,
         undo: UndoLog,
         log: EventLog,
-        eos_token_ids: frozenset[int],
     ) -> None:
         self.limits = limits
         self.policy = policy
         self.blocks = blocks
         self.queues = Queues(undo)
-        self.eos_token_ids = eos_token_ids
         self._undo = undo
         self._log = log
 
@@ -171,36 +168,6 @@ class Scheduler:
         position = self.queues.requeue(seq)
         self._log.note("preempted", seq.seq_id, cause, num_lost, position)
 
-    def commit(self, batch: ScheduledBatch, token_ids: list[int]) -> tuple[list[int], list[Sequence]]:
-        """Mark the batch as computed and append the sampled ids, one a sampling row.
-
-        Returns the seq_ids that got a token, in row order, and the sequences that finished.
-        """
-        self._undo.call(partial(_uncommit, batch))
-        self._log.note("committed")
-        sampled: list[int] = []
-        finished: list[Sequence] = []
-        eos = self.eos_token_ids
-        ids = iter(token_ids)
-        for seq, start, count, samples in zip(batch.seqs, batch.starts, batch.counts, batch.samples, strict=True):
-            end = seq.num_computed_tokens = start + count
-            if not samples:
-                continue
-            token_id = next(ids)
-            seq.token_ids.append(token_id)
-            sampled.append(seq.seq_id)
-            seq.status = DECODE
-            params = seq.sampling_params
-            reason = None
-            if token_id in eos and not params.ignore_eos:
-                reason = "stop"
-            elif end + 1 - seq.num_prompt_tokens >= params.max_tokens:
-                reason = "length"
-            if reason is not None:
-                self.finish(seq, reason)
-                finished.append(seq)
-        return sampled, finished
-
     def finish(self, seq: Sequence, reason: str) -> None:
         """Take a sequence out of its queue for good and free its blocks."""
         undo = self._undo
@@ -214,13 +181,3 @@ class Scheduler:
         seq.status = SequenceStatus.FINISHED
         seq.finish_reason = reason
         self._log.note("aborted" if reason == "abort" else "finished", seq.seq_id, reason)
-
-
-def _uncommit(batch: ScheduledBatch) -> None:
-    for seq, start, count, samples, is_prefill in zip(
-        batch.seqs, batch.starts, batch.counts, batch.samples, batch.is_prefill, strict=True
-    ):
-        seq.num_computed_tokens = start
-        if samples:  # the row ran up to the last token, so what stands behind it is the sampled one
-            del seq.token_ids[start + count :]
-        seq.status = PREFILL if is_prefill else DECODE

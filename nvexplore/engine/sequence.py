@@ -1,4 +1,4 @@
-"""One request while it lives in the engine. Knows no queue, no block pool and no device."""
+"""One sample of a request while it lives in the engine. Knows no queue, no block pool and no device."""
 
 from __future__ import annotations
 
@@ -16,6 +16,10 @@ class SequenceStatus(StrEnum):
     FINISHED = "finished"
 
 
+Logprobs = dict[int, float]
+"""Log probabilities by token id: the likeliest tokens, likeliest first, then the chosen one if it is not among them."""
+
+
 class Sequence:
     """Token ids of a request, its block table, and how far its KV has been computed.
 
@@ -26,24 +30,41 @@ class Sequence:
     chain:                one entry a full block whose content is known to the prefix cache: (hash, registration).
     priority:             lower is sooner.
     num_passed:           how often a request behind it was admitted while it lacked blocks.
-    finish_reason:        None, "stop" (end-of-sequence id), "length" (max_tokens) or "abort".
+    sample_index:         0 for the request itself, 1, 2, ... for its further samples (SamplingParams.n).
+    siblings:             of a request with n > 1: its further samples, on the first one only.
+    stop_ids:             ids that end the completion: end-of-sequence unless ignored, and stop_token_ids.
+    is_plain:             SamplingParams.is_plain.
+    logprobs:             one entry a completion token, or None where they are not asked for.
+    prompt_logprobs:      of the prompt tokens whose context has been computed, None for the first; or None as above.
+    finish_reason:        None, "stop", "length" (max_tokens), "abort", or "error" (no token could be chosen).
+    stop_reason:          for "stop": the id that ended it, or the stop string.
+    error:                for "error": what went wrong.
     """
 
     __slots__ = (
+        "__weakref__",
         "arrival",
         "block_table",
         "chain",
+        "error",
         "finish_reason",
+        "is_plain",
+        "logprobs",
         "num_cached_tokens",
         "num_computed_tokens",
         "num_passed",
         "num_preemptions",
         "num_prompt_tokens",
         "priority",
+        "prompt_logprobs",
         "request_id",
+        "sample_index",
         "sampling_params",
         "seq_id",
+        "siblings",
         "status",
+        "stop_ids",
+        "stop_reason",
         "token_ids",
     )
 
@@ -56,6 +77,8 @@ class Sequence:
         request_id: str,
         arrival: float = 0.0,
         priority: int = 0,
+        sample_index: int = 0,
+        eos_token_ids: frozenset[int] = frozenset(),
     ) -> None:
         self.seq_id = seq_id
         self.request_id = request_id
@@ -71,7 +94,19 @@ class Sequence:
         self.block_table: list[int] = []
         self.chain: list[tuple[int, int]] = []
         self.status = SequenceStatus.WAITING
+        self.sample_index = sample_index
+        self.siblings: tuple[Sequence, ...] = ()
+        self.stop_ids = frozenset() if sampling_params.ignore_eos else eos_token_ids
+        if sampling_params.stop_token_ids:
+            self.stop_ids = self.stop_ids.union(sampling_params.stop_token_ids)
+        self.is_plain = sampling_params.is_plain
+        self.logprobs: list[Logprobs] | None = None if sampling_params.logprobs is None else []
+        # All samples have the same prompt: the first one's are enough.
+        asked = sampling_params.prompt_logprobs is not None and sample_index == 0
+        self.prompt_logprobs: list[Logprobs | None] | None = [None] if asked else None
         self.finish_reason: str | None = None
+        self.stop_reason: int | str | None = None
+        self.error: str | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -88,6 +123,16 @@ class Sequence:
     @property
     def completion_token_ids(self) -> list[int]:
         return self.token_ids[self.num_prompt_tokens :]
+
+    @property
+    def samples(self) -> tuple[Sequence, ...]:
+        """This sample of its request and, if it is the first, all others."""
+        return (self, *self.siblings)
+
+    @property
+    def lacks_prompt_logprobs(self) -> bool:
+        """Its prompt must be computed, and not be taken from the cache, to say what it is asked for."""
+        return self.prompt_logprobs is not None and len(self.prompt_logprobs) < self.num_prompt_tokens
 
     @property
     def is_finished(self) -> bool:

@@ -48,6 +48,18 @@ class ColumnParallelLinear(Linear):
             row += count
 
 
+class ReplicatedLinear(Linear):
+    """Every rank holds all of it; without bias."""
+
+    def __init__(self, in_features: int, out_features: int, *, placement: Placement) -> None:
+        super().__init__()
+        self.weight = new_parameter(placement, out_features, in_features)
+        self.bias = None
+
+    def pieces(self, name: str) -> Iterator[Piece]:
+        yield Piece(f"{name}.weight", self.weight.data, tuple(self.weight.shape))
+
+
 class RowParallelLinear(Linear):
     """Each rank holds the columns that meet its share of the input; the backend sums the ranks' outputs."""
 

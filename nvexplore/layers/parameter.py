@@ -30,6 +30,18 @@ class Placement:
         return self.rank * count, count
 
 
+class Stack(NamedTuple):
+    """A larger tensor [n, rows, columns] that a checkpoint may hold in place of n matrices or more.
+
+    The matrix meant begins at row ``row`` of entry ``entry``.
+    """
+
+    name: str
+    shape: tuple[int, int, int]
+    entry: int
+    row: int = 0
+
+
 class Piece(NamedTuple):
     """One tensor of a checkpoint and the part of a parameter that it fills.
 
@@ -38,6 +50,7 @@ class Piece(NamedTuple):
     shape:  of the whole checkpoint tensor.
     dim, start: this rank takes ``target.shape[dim]`` entries of dimension ``dim``, beginning with ``start``.
     is_tied: another name owns the storage; the tensor may be absent, and is compared instead of written.
+    stack:  where the values are in checkpoints that have them in a larger tensor, or None.
     """
 
     name: str
@@ -46,6 +59,7 @@ class Piece(NamedTuple):
     dim: int = 0
     start: int = 0
     is_tied: bool = False
+    stack: Stack | None = None
 
 
 class Layer(nn.Module):

@@ -9,8 +9,10 @@ from typing import Final
 
 from nvexplore.models.architecture import Architecture
 from nvexplore.models.llama import LLAMA
+from nvexplore.models.qwen2 import QWEN2
 from nvexplore.models.qwen3 import QWEN3
+from nvexplore.models.qwen3_moe import QWEN3_MOE
 
-ARCHITECTURES: Final[dict[str, Architecture]] = {spec.name: spec for spec in (LLAMA, QWEN3)}
+ARCHITECTURES: Final[dict[str, Architecture]] = {spec.name: spec for spec in (LLAMA, QWEN2, QWEN3, QWEN3_MOE)}
 
 __all__ = ["ARCHITECTURES", "Architecture"]

@@ -12,15 +12,21 @@ from typing import Any
 class Architecture:
     """One architecture of Hugging Face checkpoints, by what sets it apart from the shared decoder.
 
-    name:     as in ``architectures`` of config.json.
-    qk_norm:  queries and keys go through an RMSNorm over each head before the rotary embedding.
+    name, model_type: as in ``architectures`` and ``model_type`` of config.json.
+    qk_norm:     queries and keys go through an RMSNorm over each head before the rotary embedding.
     qkv_bias, o_bias, mlp_bias: whether those linears have one; a string is the config.json key that decides.
-    defaults: what config.json may leave out, with the values of transformers' config class.
+    has_experts: layers may be mixtures of experts (``MoeConfig`` says which).
+    windowed_from: where a config turns a sliding window on, the key that names the first layer to have it;
+                 None: all layers have it. (A window in use is refused.)
+    defaults:    what config.json may leave out, with the values of transformers' config class.
     """
 
     name: str
+    model_type: str
     qk_norm: bool = False
     qkv_bias: bool | str = False
     o_bias: bool | str = False
     mlp_bias: bool | str = False
+    has_experts: bool = False
+    windowed_from: str | None = "max_window_layers"
     defaults: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))

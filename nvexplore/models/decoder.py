@@ -14,6 +14,7 @@ from nvexplore.backends.base import Backend
 from nvexplore.layers.attention import Attention
 from nvexplore.layers.embedding import Embedding, LMHead
 from nvexplore.layers.linear import ColumnParallelLinear, RowParallelLinear
+from nvexplore.layers.moe import MoE
 from nvexplore.layers.norm import RMSNorm
 from nvexplore.layers.parameter import Layer, Piece, Placement
 from nvexplore.layers.rotary import RotaryTable
@@ -40,6 +41,13 @@ class GatedMLP(nn.Module):
         return backend.linear(backend.silu_mul(gate_up), self.down_proj)
 
 
+class SparseMLP(MoE):
+    """The feed-forward network of a mixture of experts."""
+
+    def forward(self, backend: Backend, x: Tensor) -> Tensor:
+        return backend.moe(x, self)
+
+
 class DecoderLayer(nn.Module):
     """Attention, then the feed-forward network, each on a normalised copy of the residual stream.
 
@@ -47,13 +55,18 @@ class DecoderLayer(nn.Module):
     normalising the sum are one operation, at the start of the next block.
     """
 
-    def __init__(self, config: ModelConfig, rotary: RotaryTable, placement: Placement) -> None:
+    mlp: GatedMLP | SparseMLP
+
+    def __init__(self, config: ModelConfig, number: int, rotary: RotaryTable, placement: Placement) -> None:
         super().__init__()
         hidden_size, eps = config.hidden_size, config.rms_norm_eps
         self.input_layernorm = RMSNorm(hidden_size, eps, placement=placement)
         self.self_attn = Attention(config, rotary, placement)
         self.post_attention_layernorm = RMSNorm(hidden_size, eps, placement=placement)
-        self.mlp = GatedMLP(config, placement)
+        if config.moe is not None and config.moe.has_experts(number):
+            self.mlp = SparseMLP(config.moe, hidden_size, placement)
+        else:
+            self.mlp = GatedMLP(config, placement)
 
     def forward(
         self, backend: Backend, hidden: Tensor, residual: Tensor | None, batch: ForwardBatch
@@ -74,7 +87,9 @@ class Decoder(nn.Module):
         super().__init__()
         rotary = RotaryTable(config.rope, config.head_dim, max_positions, placement.device)
         self.embed_tokens = Embedding(config.vocab_size, config.hidden_size, placement=placement)
-        self.layers = nn.ModuleList(DecoderLayer(config, rotary, placement) for _ in range(config.num_hidden_layers))
+        self.layers = nn.ModuleList(
+            DecoderLayer(config, number, rotary, placement) for number in range(config.num_hidden_layers)
+        )
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps, placement=placement)
 
 

@@ -8,6 +8,7 @@ from nvexplore.models.architecture import Architecture
 
 LLAMA = Architecture(
     name="LlamaForCausalLM",
+    model_type="llama",
     qkv_bias="attention_bias",
     o_bias="attention_bias",
     mlp_bias="mlp_bias",

@@ -26,9 +26,7 @@ def widgets_folder() -> Path:
     for folder in (PACKAGE / "widgets", PACKAGE.parent / "widgets"):
         if (folder / "store.js").is_file():
             return folder
-    raise AssetError(
-        f"the browser side of nvexplore is missing: no widgets/store.js in {PACKAGE} or beside it"
-    )
+    raise AssetError(f"the browser side of nvexplore is missing: no widgets/store.js in {PACKAGE} or beside it")
 
 
 def in_order(names: list[str], read: Callable[[str], str]) -> dict[str, str]:

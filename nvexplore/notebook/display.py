@@ -106,4 +106,3 @@ class Display:
             explorer.status = "closed"
             explorer.flush()
             explorer.keyframe()
-

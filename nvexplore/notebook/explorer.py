@@ -47,12 +47,8 @@ class Explorer(anywidget.AnyWidget):
     _esm = t.Unicode().tag(sync=True)
     _css = t.Unicode().tag(sync=True)
     key = t.Unicode().tag(sync=True)
-    frame = t.Any().tag(
-        sync=True, echo_update=False, to_json=_frame_json, from_json=lambda value, widget: None
-    )
-    selection = t.Tuple(t.Enum(("none", "sequence", "block")), t.Int(), default_value=("none", -1)).tag(
-        sync=True
-    )
+    frame = t.Any().tag(sync=True, echo_update=False, to_json=_frame_json, from_json=lambda value, widget: None)
+    selection = t.Tuple(t.Enum(("none", "sequence", "block")), t.Int(), default_value=("none", -1)).tag(sync=True)
     cursor = t.Int(-1).tag(sync=True)
     status = t.Unicode("").tag(sync=True)
     has_controls = t.Bool(False).tag(sync=True)

@@ -85,11 +85,12 @@ def option(text: str) -> tuple[str, Any]:
 
 @contextmanager
 def one_line_errors(*more: type[BaseException]) -> Iterator[None]:
-    """What the user can put right is told in one line, as IPython tells usage errors; Run All stops all the same.
+    """A SessionError, or one of ``more``, is told in one line as IPython tells usage errors; Run All stops too.
 
-    Anything else is a fault of ours or of the machine, and keeps its traceback.
+    ``more`` is what the user can put right here. Anything else is a fault of ours or of the machine and keeps its
+    traceback: a ValueError says what is wrong with a request when it is submitted, but not when a step raises it.
     """
-    expected: tuple[type[BaseException], ...] = (SessionError, ValueError, TypeError, *more)
+    expected: tuple[type[BaseException], ...] = (SessionError, *more)
     try:
         yield
     except expected as error:

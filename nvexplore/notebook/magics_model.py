@@ -57,7 +57,7 @@ class ModelMagics(SessionMagics):
         options = {name: value for name in (*ENGINE_OPTIONS, "dtype") if (value := getattr(args, name)) is not None}
         options.update(args.option)
         closed = self.session.model if self.session.is_loaded else None
-        with one_line_errors(OSError, ImportError, *_demo_errors()):
+        with one_line_errors(ValueError, TypeError, OSError, ImportError, *_demo_errors()):
             llm = self.session.load(args.model, **options)
         self.store(args.out, llm)
         limits = llm.engine.limits
@@ -95,20 +95,17 @@ class ModelMagics(SessionMagics):
         head, rest = prompts.split(line)
         args = self.arguments(self.nvx_add, head)
         found = self._prompts(args, rest, cell, local_ns or {})
-        ids = [args.id] if len(found) == 1 or args.id is None else [f"{args.id}-{i}" for i in range(len(found))]
-        ids = ids if len(ids) == len(found) else [None] * len(found)
-        with one_line_errors():
-            added = [
-                self.session.add(
-                    prompt,
-                    max_tokens=args.max_tokens,
-                    temperature=args.temperature,
-                    ignore_eos=args.ignore_eos,
-                    request_id=request_id,
-                    chat=args.chat,
-                )
-                for prompt, request_id in zip(found, ids, strict=True)
-            ]
+        options = {name: getattr(args, name) for name in ("max_tokens", "temperature", "ignore_eos", "chat")}
+        added: list[Request] = []
+        with one_line_errors(ValueError, TypeError):
+            try:
+                for number, prompt in enumerate(found):
+                    request_id = args.id if args.id is None or len(found) == 1 else f"{args.id}-{number}"
+                    added.append(self.session.add(prompt, request_id=request_id, **options))
+            except BaseException:
+                for request in added:  # all or none
+                    self.session.abort(request.request_id)
+                raise
         return added[0] if len(added) == 1 else RequestTable(added)
 
     def _prompts(self, args: Any, rest: str, cell: str | None, local_ns: dict[str, Any]) -> list[Any]:

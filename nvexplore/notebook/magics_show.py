@@ -31,7 +31,7 @@ class ShowMagics(SessionMagics):
         In Python: ``session.watch()``; ``session.explorer.on_select(callback)`` brings clicks back.
         """
         args = self.arguments(self.nvx_watch, line)
-        with one_line_errors():
+        with one_line_errors(ValueError):
             return self.session.watch(args.what)
 
     @magic_arguments
@@ -47,7 +47,7 @@ class ShowMagics(SessionMagics):
         nvexplore.explore.frames.COLUMNS tells what the columns mean. In Python: ``session.frame("steps")``.
         """
         args = self.arguments(self.nvx_frame, line)
-        with one_line_errors():
+        with one_line_errors(ValueError):
             frame = self.session.frame(args.name, step=args.step)
         self.store(args.out, frame)
         return frame
@@ -62,5 +62,5 @@ class ShowMagics(SessionMagics):
         ``session.plot("memory")``, or nvexplore.explore.plots for axes of your own.
         """
         args = self.arguments(self.nvx_plot, line)
-        with one_line_errors():
+        with one_line_errors(ValueError):
             return self.session.plot(args.name)

@@ -29,9 +29,7 @@ class Fold(State):
         self.departed: list[SequenceState] = []
         # block -> the sequence that filled it, and the block's place in that one's table.
         self.content: dict[int, tuple[SequenceState, int]] = {
-            block: (seq, index)
-            for seq in self.sequences.values()
-            for index, block in enumerate(seq.block_table)
+            block: (seq, index) for seq in self.sequences.values() for index, block in enumerate(seq.block_table)
         }
 
     def left(self, seq_id: int) -> None:

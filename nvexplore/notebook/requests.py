@@ -74,12 +74,12 @@ class RequestTable(Sequence[Request]):
         live = sum(not request.is_finished for request in self)
         return Summary(
             headline=f"{len(self)} request{'' if len(self) == 1 else 's'}, {live} unfinished",
-            columns=("request", "status", "prompt", "cached", "generated", "prompt text", "text so far"),
+            columns=("request", "status", "prompt tokens", "cached", "generated", "prompt", "text so far"),
             rows=tuple(
                 (
                     request.request_id,
                     request.status,
-                    f"{len(request.prompt_token_ids)} tokens",
+                    str(len(request.prompt_token_ids)),
                     str(request.num_cached_tokens),
                     str(len(request.token_ids)),
                     shortened(request.prompt),

@@ -9,7 +9,7 @@ from nvexplore.notebook.describe import describe_step
 from nvexplore.notebook.requests import Request, RequestLog
 from nvexplore.notebook.summary import Summary, counted, shortened
 
-COLUMNS = ("request", "ended by", "prompt", "cached", "generated", "text")
+COLUMNS = ("request", "ended by", "prompt tokens", "cached", "generated", "text")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -94,7 +94,7 @@ def _row(request: Request) -> tuple[str, ...]:
     return (
         request.request_id,
         request.status,
-        counted(len(request.prompt_token_ids), "token"),
+        str(len(request.prompt_token_ids)),
         str(request.num_cached_tokens),
         str(len(request.token_ids)),
         request.text,

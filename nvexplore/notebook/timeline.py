@@ -53,9 +53,7 @@ class Timeline:
         column = self._column(record)
         self.columns.append(column)
         self._num_entries += len(column.seq_id)
-        while len(self.columns) > 1 and (
-            len(self.columns) > self.max_steps or self._num_entries > self.max_entries
-        ):
+        while len(self.columns) > 1 and (len(self.columns) > self.max_steps or self._num_entries > self.max_entries):
             self._num_entries -= len(self.columns.popleft().seq_id)
 
     def clear(self) -> None:
@@ -76,9 +74,7 @@ class Timeline:
         self._preempted(record.before.preempted, preempted)  # a step that failed did this, before the plan
         kinds, recomputed = self._kinds(record)
         self._preempted(planned.preempted, preempted)
-        prefill = sum(
-            count for count, is_prefill in zip(planned.count, planned.is_prefill, strict=True) if is_prefill
-        )
+        prefill = sum(count for count, is_prefill in zip(planned.count, planned.is_prefill, strict=True) if is_prefill)
         times = record.committed
         head = (
             record.step,
@@ -117,9 +113,7 @@ class Timeline:
                 again += min(lost, planned.count[row])
                 if planned.count[row] >= lost:
                     del self._lost[seq_id]
-            kinds.append(
-                kind | (ADMITTED if seq_id in admitted else 0) | (SAMPLES if planned.samples[row] else 0)
-            )
+            kinds.append(kind | (ADMITTED if seq_id in admitted else 0) | (SAMPLES if planned.samples[row] else 0))
         return kinds, again
 
     def _preempted(self, events: Preempted, columns: list[list[int]]) -> None:

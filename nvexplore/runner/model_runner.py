@@ -6,6 +6,7 @@ state as they are.
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Final
 
@@ -66,7 +67,7 @@ class ModelRunner:
         check_int("block_size", block_size, minimum=1)
         check_int("max_num_seqs", max_num_seqs, minimum=1)
         check_int("max_num_batched_tokens", max_num_batched_tokens, minimum=1)
-        check_int("max_model_len", max_model_len, minimum=1, maximum=model_config.max_position_embeddings)
+        model_config.check_max_model_len(max_model_len)
         if num_kvcache_blocks is not None:
             check_int("num_kvcache_blocks", num_kvcache_blocks, minimum=1)
         self.block_size = block_size
@@ -148,9 +149,18 @@ class ModelRunner:
 
 
 def resolve_dtype(dtype: str | torch.dtype, config: ModelConfig) -> torch.dtype:
-    """Return the dtype of weights and KV; "auto" is the checkpoint's own, or float32 where it names none."""
+    """Return the dtype of weights and KV; "auto" is the checkpoint's own, or float32 where it names none.
+
+    Warns of float16 for a bfloat16 checkpoint: the numbers in it may be larger than float16's greatest, 65504.
+    """
     name = str(dtype).removeprefix("torch.")
     name = (config.dtype or "float32") if name == "auto" else name
     if name not in _DTYPES:
         raise ValueError(f"dtype={name!r} is not supported (supported: auto, {', '.join(_DTYPES)})")
+    if (name, config.dtype) == ("float16", "bfloat16"):
+        warnings.warn(
+            "dtype='float16' for a bfloat16 checkpoint: values above 65504 become infinite and the request fails "
+            "with NaN logits; dtype='auto' avoids it",
+            stacklevel=2,
+        )
     return _DTYPES[name]

@@ -19,7 +19,7 @@ from torch import Tensor
 from nvexplore.layers.parameter import Piece
 from nvexplore.models.decoder import CausalLM
 
-Progress = Callable[[int, int], None]
+Progress = Callable[[int, int], None]  # (bytes done, bytes in all)
 
 INDEX_FILE: Final = "model.safetensors.index.json"
 SINGLE_FILE: Final = "model.safetensors"
@@ -36,28 +36,28 @@ def load_weights(model: CausalLM, path: str | Path, progress: Progress | None = 
     """Fill every parameter of ``model`` from the checkpoint in the folder ``path``, cast to its dtype.
 
     Where there is an index it decides, tensor by tensor, which file is read; other files are not opened.
-    Files are memory-mapped. ``progress`` is called with (tensors done, tensors in all). Raises WeightsError.
+    Files are memory-mapped. Experts may lie there one by one or stacked. ``progress`` is called with (bytes
+    filled, bytes in all) of this rank's parameters, the first time with 0. Raises WeightsError.
     """
-    pieces = {piece.name: piece for piece in model.pieces()}
     files = _files_of(Path(path))
     names = {name for names in files.values() for name in names if not _KNOWN_BUFFERS.search(name)}
-    _compare_names(pieces, names, Path(path))
-    done = 0
+    pieces = _match(list(model.pieces()), names, Path(path))
     tied: list[tuple[Piece, Tensor, Path]] = []
+    done, total = 0, sum(piece.target.nbytes for group in pieces.values() for piece in group if not piece.is_tied)
+    if progress is not None:
+        progress(0, total)
     for file, tensor_names in files.items():
         with _open(file) as opened:
             for name in tensor_names:
-                if name not in pieces:
-                    continue
-                piece = pieces[name]
-                values = _read(opened, piece, file)
-                if piece.is_tied:
-                    tied.append((piece, values, file))
-                else:
+                for piece in pieces.get(name, ()):
+                    values = _read(opened, name, piece, file)
+                    if piece.is_tied:
+                        tied.append((piece, values, file))
+                        continue
                     piece.target.copy_(values)
-                done += 1
-                if progress is not None:
-                    progress(done, len(names))
+                    done += piece.target.nbytes
+                    if progress is not None:
+                        progress(done, total)
     _check_finite(model, Path(path))
     for piece, values, file in tied:
         if not torch.equal(values.to(piece.target), piece.target):
@@ -114,41 +114,61 @@ def _open(file: Path) -> Any:
     try:
         return safe_open(file, framework="pt", device="cpu")
     except (SafetensorError, OSError) as error:
-        size = file.stat().st_size if file.exists() else 0
+        if not file.is_file():
+            raise WeightsError(f"{file} is not a file") from None
+        size = file.stat().st_size
         with file.open("rb") as opened:
             pointer = opened.read(40).startswith(b"version https://git-lfs")
         hint = "it is a Git LFS pointer, not the file itself" if pointer else "truncated or corrupt"
         raise WeightsError(f"{file} ({size:,} bytes) is not a readable safetensors file, {hint}: {error}") from None
 
 
-def _compare_names(pieces: dict[str, Piece], names: set[str], folder: Path) -> None:
-    missing = [name for name, piece in pieces.items() if name not in names and not piece.is_tied]
-    extra = sorted(names - set(pieces))
+def _match(pieces: list[Piece], names: set[str], folder: Path) -> dict[str, list[Piece]]:
+    """Return which pieces each tensor fills; a WeightsError names all that are missing, left over or double."""
+    sources: dict[str, list[Piece]] = {}
+    missing, double = [], []
+    for piece in pieces:
+        stacked = piece.stack is not None and piece.stack.name in names
+        if piece.name in names and stacked:
+            double.append(piece.name)
+        elif piece.stack is not None and stacked:
+            sources.setdefault(piece.stack.name, []).append(piece)
+        elif piece.name in names:
+            sources.setdefault(piece.name, []).append(piece)
+        elif not piece.is_tied:
+            missing.append(piece.name)
+    extra = sorted(names - set(sources) - set(double))
     problems = []
     if missing:
         problems.append(f"{_listed(missing)} missing")
-    if extra:
+    if double:
+        problems.append(f"{_listed(double)} there twice, by itself and stacked with others")
+    if extra and not double:
         problems.append(f"{_listed(extra)} not part of the model")
     if problems:
         raise WeightsError(f"{folder}: {'; '.join(problems)}")
+    return sources
 
 
 def _listed(names: list[str]) -> str:
     return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
 
 
-def _read(opened: Any, piece: Piece, file: Path) -> Tensor:
-    whole = opened.get_slice(piece.name)
-    shape = tuple(whole.get_shape())
-    if shape != piece.shape:
-        raise WeightsError(f"{piece.name} in {file} has shape {list(shape)}, the model needs {list(piece.shape)}")
-    stop = piece.start + piece.target.shape[piece.dim]
+def _read(opened: Any, name: str, piece: Piece, file: Path) -> Tensor:
+    """Return what ``piece`` takes of the tensor ``name``; only that part of the file is read."""
+    whole, stack = opened.get_slice(name), piece.stack if name != piece.name else None
+    shape, needed = tuple(whole.get_shape()), piece.shape if stack is None else stack.shape
+    if shape != needed:
+        raise WeightsError(f"{name} in {file} has shape {list(shape)}, the model needs {list(needed)}")
+    first = piece.start + (stack.row if stack is not None and piece.dim == 0 else 0)
+    part = slice(first, first + piece.target.shape[piece.dim])
+    where = (part,) if piece.dim == 0 else (slice(None), part)
     try:
-        values: Tensor = whole[piece.start : stop] if piece.dim == 0 else whole[:, piece.start : stop]
+        values: Tensor = whole[where if stack is None else (stack.entry, *where)]
     except SafetensorError as error:
-        raise WeightsError(f"{piece.name} in {file} cannot be read: {error}") from None
+        raise WeightsError(f"{name} in {file} cannot be read: {error}") from None
     if values.dtype not in _FLOATS:
-        raise WeightsError(f"{piece.name} in {file} is {values.dtype}: quantised weights are not supported")
+        raise WeightsError(f"{name} in {file} is {values.dtype}: quantised weights are not supported")
     return values
 
 

@@ -53,13 +53,11 @@ class Bridge:
         self._outbox: list[list[Any]] = []
         self.page.goto(URL)
         self.page.wait_for_function("() => window.ready")
-        kind, data, buffers = self.comm.sent[0]
-        state, paths = data["state"], data["buffer_paths"]
         if len(self.comm.sent) > 1:
             self.comm.sent.clear()
             self.explorer.send_state()
-            kind, data, buffers = self.comm.sent[0]
-            state, paths = data["state"], data["buffer_paths"]
+        _, data, buffers = self.comm.sent[0]
+        state, paths = data["state"], data["buffer_paths"]
         self.page.evaluate("args => open_model(...args)", [state, paths, _coded(buffers)])
         self._is_open = True
 

@@ -9,12 +9,11 @@ from nvexplore.engine.engine import Engine
 from nvexplore.sampling_params import SamplingParams
 from tests.fakes import toy_engine
 
-WORDS = (
-    "the a of to and in is it that was for on are with as his they at be this from have or by one had not but what all "
-    "were when we there can an your which their said if do will each about how up out them then she many some so these "
-    "would other into has more her two like him see time could no make than first been its who now people my made over "
-    "did down only way find use may water long little very after words called just where most know river bridge light"
-).split()
+VOCABULARY = """the a of to and in is it that was for on are with as his they at be this from have or by one had not but
+what all were when we there can an your which their said if do will each about how up out them then she many some so
+these would other into has more her two like him see time could no make than first been its who now people my made over
+did down only way find use may water long little very after words called just where most know river bridge light"""
+WORDS = VOCABULARY.split()
 HOSTILE = "</script><img src=x onerror=alert(1)> ‮drawkcab‬ مرحبا 🦜"
 SYSTEM = "You are a careful assistant. You answer in short and plain sentences, and you say so when you do not know."
 
@@ -49,7 +48,7 @@ def demo_steps(engine: Engine, steps: int = 60) -> Iterator[int]:
         7: [("chat-1", 90, 40), ("chat-2", 40, 10)],
         11: [("long-essay", 460, 60), (HOSTILE, 30, 9)],
         16: [("report", 470, 40), ("chat-3", 60, 50)],
-        24: [("chat-4", 40, 60), ("too-slow", 280, 90)],
+        24: [("chat-4", 62, 60), ("too-slow", 280, 90)],
     }
     for step in range(steps):
         for name, length, max_tokens in arrivals.get(step, []):

@@ -9,11 +9,9 @@ import pytest
 from playwright.sync_api import Browser, sync_playwright
 
 from nvexplore.toy import make_toy
-from tests.browser.bridge import FLAGS
-from tests.lab.driver import LabNotebook, lab_server
+from tests.lab.driver import LAB_FLAGS, LabNotebook, lab_server, notebook_of
 
 Open = Callable[[str, list[str]], LabNotebook]
-LOCAL_ONLY = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"
 
 
 @pytest.fixture(scope="package")
@@ -26,9 +24,8 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
 
 @pytest.fixture(scope="package")
 def lab_browser() -> Iterator[Browser]:
-    flags = [flag for flag in FLAGS if not flag.startswith("--host-resolver-rules")]
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=[*flags, LOCAL_ONLY])
+        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=LAB_FLAGS)
         yield browser
         browser.close()
 
@@ -41,7 +38,7 @@ def open_notebook(lab: tuple[str, Path], lab_browser: Browser) -> Iterator[Open]
     def open_(name: str, cells: list[str]) -> LabNotebook:
         page = lab_browser.new_context(viewport={"width": 1280, "height": 1000}).new_page()
         page.set_default_timeout(60_000)
-        opened.append(LabNotebook(page, *lab, name, cells))
+        opened.append(LabNotebook(page, *lab, notebook_of(cells), name))
         return opened[-1]
 
     yield open_

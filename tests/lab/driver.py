@@ -17,7 +17,12 @@ from typing import Any
 import nbformat
 from playwright.sync_api import Page
 
+from tests.browser.bridge import FLAGS
+
 CHECKOUT = Path(__file__).resolve().parents[2]
+# Lab's own server, and nothing else, can be reached from the page.
+LAB_FLAGS = [flag for flag in FLAGS if not flag.startswith("--host-resolver-rules")]
+LAB_FLAGS += ["--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"]
 QUIET = '{"fetchNews": "false", "checkForUpdates": false}'
 SETTINGS = {
     "JUPYTER_CONFIG_DIR": "config",
@@ -60,7 +65,7 @@ def lab_server(root: Path) -> Iterator[str]:
     command += ["--LabApp.extension_manager=readonly"]
     command += ["--LabApp.check_for_updates_class=jupyterlab.handlers.announcements.NeverCheckForUpdate"]
     env = {**os.environ, **{name: str(root / folder) for name, folder in SETTINGS.items()}}
-    env |= {"JUPYTER_PLATFORM_DIRS": "1", "PYTHONPATH": str(CHECKOUT)}
+    env |= {"JUPYTER_PLATFORM_DIRS": "1", "PYTHONPATH": str(CHECKOUT), "OMP_WAIT_POLICY": "PASSIVE"}
     log = root / "lab.log"
     with log.open("w") as out:
         server = subprocess.Popen(command, env=env, stdout=out, stderr=subprocess.STDOUT, start_new_session=True)
@@ -95,24 +100,26 @@ def _stop(server: subprocess.Popen[bytes], base: str) -> None:
         server.wait()
 
 
+def notebook_of(cells: list[str]) -> nbformat.NotebookNode:
+    """A notebook of code cells."""
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    return notebook
+
+
 class LabNotebook:
     """A notebook that is open in the page. errors: what the page threw; foreign: what it asked other hosts for."""
 
-    def __init__(self, page: Page, base: str, work: Path, name: str, cells: list[str]) -> None:
+    def __init__(self, page: Page, base: str, work: Path, notebook: nbformat.NotebookNode, name: str) -> None:
         self.page = page
         self.errors: list[str] = []
         self.foreign: list[str] = []
         self._own = (base, base.replace("http", "ws"), "blob:", "data:")
         page.on("pageerror", lambda error: self.errors.append(str(error)))
         page.on("request", self._requested)
-        notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
-        notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
         nbformat.write(notebook, work / name)
-        self.open(base, name)
-
-    def open(self, base: str, name: str) -> None:
-        self.page.goto(f"{base}/lab/tree/{name}?reset")
-        self.page.wait_for_function(READY, timeout=120_000)
+        page.goto(f"{base}/lab/tree/{name}?reset")
+        page.wait_for_function(READY, timeout=120_000)
 
     def run_all(self) -> None:
         """Run every cell and wait for the last."""

@@ -9,12 +9,17 @@ from nvexplore.engine.engine import Engine
 from nvexplore.engine.events import Snapshot, StepRecord
 from nvexplore.explore.state import State
 from nvexplore.sampling_params import SamplingParams
-from tests.fakes import check_invariants, toy_engine, unconstrained
+from tests.fakes import check_invariants, check_logprobs, toy_engine, unconstrained
 from tests.prove import Figures, Proof, combine
 from tests.workloads import make_workload, run_workload
 
-SCENARIO = [([1, 2, 3, 4, 5, 6, 7, 9], 5), ([1, 2, 3, 4, 5, 6, 7, 8, 8], 4), ([5, 5], 9), ([1, 2, 3, 4, 5, 6, 7], 3)]
-LONGEST = 1_300  # calls and returns in the longest step of the scenario (1,214), rounded up
+SCENARIO = [
+    ([1, 2, 3, 4, 5, 6, 7, 9], SamplingParams(max_tokens=5, prompt_logprobs=1)),
+    ([1, 2, 3, 4, 5, 6, 7, 8, 8], SamplingParams(max_tokens=4)),
+    ([5, 5], SamplingParams(max_tokens=9, logprobs=1)),
+    ([1, 2, 3, 4, 5, 6, 7], SamplingParams(max_tokens=3)),
+]
+LONGEST = 1_400  # calls and returns in the longest step of the scenario (1,338), rounded up
 
 
 class InterruptAt:
@@ -38,7 +43,7 @@ def scenario(items: list[Snapshot | StepRecord]) -> tuple[Engine, list[Any]]:
     """Chunks, a prefix hit, evictions and preemptions in 13 steps."""
     engine = toy_engine(9, 2, max_num_batched_tokens=7, max_num_seqs=4)
     engine.subscribe(items.append)
-    return engine, [engine.add_request(p, SamplingParams(max_tokens=n)) for p, n in SCENARIO]
+    return engine, [engine.add_request(prompt, params) for prompt, params in SCENARIO]
 
 
 def interrupt_once(step: int, nth: int) -> bool:
@@ -67,8 +72,9 @@ def interrupt_once(step: int, nth: int) -> bool:
         assert isinstance(record, StepRecord)
         state.apply(record)
     assert state.snapshot().same_state(engine.snapshot()), injector.place
-    for (prompt, max_tokens), seq in zip(SCENARIO, seqs, strict=True):
-        assert seq.completion_token_ids == unconstrained(prompt, max_tokens), injector.place
+    for (prompt, params), seq in zip(SCENARIO, seqs, strict=True):
+        assert seq.completion_token_ids == unconstrained(prompt, params.max_tokens), injector.place
+        check_logprobs(seq)
     return bool(injector.place)
 
 

@@ -73,7 +73,7 @@ def measure(running: int, waiting: int, limit: float) -> Figures:
 
 def tokens_of(seed: int, record: bool) -> list[list[int]]:
     work = make_workload(seed)
-    seqs = [work.engine.add_request(p, SamplingParams(max_tokens=n)) for p, n in work.requests]
+    seqs = [seq for p, params in work.requests for seq in work.engine.add_request(p, params).samples]
     if record:
         work.engine.subscribe(lambda item: None)
     while work.engine.has_unfinished:

@@ -1,0 +1,129 @@
+"""What a step's sampled tokens do: each is appended to its sequence, and some end it. Schedules nothing.
+
+A completion ends, by the first of these that holds,
+
+1. "error":  no token could be chosen (the runner said -1); the sequence's blocks are not served to anybody else;
+2. "stop":   the token is one of the sequence's ``stop_ids``, or completes a stop string;
+3. "length": it has ``max_tokens`` tokens.
+
+The first ``min_tokens`` tokens do not stop it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from nvexplore.engine.batch import Sampled, ScheduledBatch
+from nvexplore.engine.event_log import EventLog
+from nvexplore.engine.output import check_sampled
+from nvexplore.engine.scheduler import Scheduler
+from nvexplore.engine.sequence import Sequence, SequenceStatus
+from nvexplore.engine.undo import UndoLog
+
+StopMatcher = Callable[[Sequence], str | None]
+"""The engine knows no text: whoever does says which of ``sampling_params.stop`` the newest token has completed.
+
+Called after each token of a sequence that has stop strings, from token ``min_tokens + 1`` on. The answer must follow
+from the sequence's token ids alone: a step may be undone, and the same token be appended and asked about again.
+"""
+
+
+class Committer:
+    """Appends and ends; every change is logged for undo before it is made."""
+
+    def __init__(self, scheduler: Scheduler, undo: UndoLog, log: EventLog, stop_matcher: StopMatcher | None) -> None:
+        self._scheduler = scheduler
+        self._undo = undo
+        self._log = log
+        self.stop_matcher = stop_matcher
+
+    def commit(
+        self, batch: ScheduledBatch, result: list[int] | Sampled
+    ) -> tuple[list[int], list[int], list[Sequence]]:
+        """Mark the batch as computed and append what the runner sampled.
+
+        Returns the seq_ids that got a token, in row order, the tokens, and the sequences that finished.
+        RuntimeError unless there is one token for each row that samples.
+        """
+        token_ids = check_sampled(result, batch)
+        if not batch.seqs:
+            return [], [], []
+        self._undo.call(partial(_uncommit, batch))
+        self._log.note("committed")
+        if isinstance(result, Sampled):
+            self._keep_logprobs(batch, result)
+        seq_ids: list[int] = []
+        finished: list[Sequence] = []
+        ids = iter(token_ids)
+        for seq, start, count, samples in zip(batch.seqs, batch.starts, batch.counts, batch.samples, strict=True):
+            end = seq.num_computed_tokens = start + count
+            if not samples:
+                continue
+            token_id = next(ids)
+            if token_id < 0:
+                self._fail(seq, end)
+                finished.append(seq)
+                continue
+            seq.token_ids.append(token_id)
+            seq_ids.append(seq.seq_id)
+            seq.status = SequenceStatus.DECODE
+            params = seq.sampling_params
+            is_last = end + 1 - seq.num_prompt_tokens >= params.max_tokens
+            if (is_last or token_id in seq.stop_ids or params.stop) and self._ends(seq, token_id, is_last):
+                finished.append(seq)
+        if len(seq_ids) < len(token_ids):
+            token_ids = [token_id for token_id in token_ids if token_id >= 0]
+        return seq_ids, token_ids, finished
+
+    def _ends(self, seq: Sequence, token_id: int, is_last: bool) -> bool:
+        """Finish ``seq`` if its newest token ends it."""
+        params = seq.sampling_params
+        stop_reason: int | str | None = None
+        if seq.num_completion_tokens > params.min_tokens:
+            if token_id in seq.stop_ids:
+                stop_reason = token_id
+            elif params.stop and self.stop_matcher is not None:
+                stop_reason = self.stop_matcher(seq)
+        if stop_reason is not None:
+            self._undo.attr(seq, "stop_reason")
+            seq.stop_reason = stop_reason
+            self._scheduler.finish(seq, "stop")
+        elif is_last:
+            self._scheduler.finish(seq, "length")
+        else:
+            return False
+        return True
+
+    def _fail(self, seq: Sequence, position: int) -> None:
+        self._undo.attr(seq, "error")
+        seq.error = (
+            f"request {seq.request_id!r}: no token can be chosen for position {position}, "
+            "since its logits are NaN or infinite"
+        )
+        # What made them so may lie in the blocks: whoever had the same prefix would fail too, and so would a retry.
+        for block in seq.block_table:
+            self._scheduler.blocks.evict(block)
+        self._scheduler.finish(seq, "error")
+
+    def _keep_logprobs(self, batch: ScheduledBatch, sampled: Sampled) -> None:
+        for row, logprobs in sampled.logprobs.items():
+            kept = batch.seqs[row].logprobs
+            if kept is not None:
+                self._undo.length(kept)
+                kept.append(logprobs)
+        for row, several in sampled.prompt_logprobs.items():
+            prompt = batch.seqs[row].prompt_logprobs
+            if prompt is not None:
+                self._undo.length(prompt)
+                prompt.extend(several)
+
+
+def _uncommit(batch: ScheduledBatch) -> None:
+    for seq, start, count, samples, is_prefill in zip(
+        batch.seqs, batch.starts, batch.counts, batch.samples, batch.is_prefill, strict=True
+    ):
+        seq.num_computed_tokens = start
+        if samples:  # the row ran up to the last token, so what stands behind it is the sampled one
+            del seq.token_ids[start + count :]
+        seq.status = SequenceStatus.PREFILL if is_prefill else SequenceStatus.DECODE

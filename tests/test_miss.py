@@ -1,0 +1,122 @@
+"""Why the prefix cache gave no more: each cause in the small situation that shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from nvexplore.engine.engine import Engine
+from nvexplore.engine.events import Admitted
+from nvexplore.sampling_params import SamplingParams
+from tests.fakes import run_to_end, toy_engine
+
+
+def add(engine: Engine, prompt: Iterable[int], max_tokens: int = 1) -> None:
+    engine.add_request(prompt, SamplingParams(max_tokens=max_tokens))
+
+
+def admission(engine: Engine, prompt: Iterable[int]) -> tuple[Any, ...]:
+    """Add ``prompt``, step once: (cached tokens, cause, position, block, step) of its admission."""
+    add(engine, prompt)
+    record = engine.step(want_record=True).record
+    assert record is not None
+    a: Admitted = record.planned.admitted
+    return a.num_cached_tokens[-1], a.miss_cause[-1], a.miss_position[-1], a.miss_block_id[-1], a.miss_step[-1]
+
+
+def warm(prompt: Iterable[int], **limits: Any) -> Engine:
+    """An engine that has run ``prompt`` to its end."""
+    engine = toy_engine(**{"num_blocks": 8, **limits})
+    add(engine, prompt)
+    run_to_end(engine)
+    return engine
+
+
+def test_nothing_like_it_was_ever_there() -> None:
+    assert admission(toy_engine(8), range(9)) == (0, "unseen", None, None, None)
+    assert admission(warm(range(50, 59)), range(9)) == (0, "unseen", None, None, None)
+
+
+@pytest.mark.parametrize(("length", "cached"), [(3, 0), (4, 0), (5, 4), (8, 4), (9, 8)])
+def test_all_that_could_be_hit_was(length: int, cached: int) -> None:
+    assert admission(warm(range(12)), range(length)) == (cached, "partial", None, None, None)
+
+
+@pytest.mark.parametrize("position", [1, 3, 4 + 1, 4 + 3])
+def test_the_first_differing_token_is_named(position: int) -> None:
+    engine = warm(range(13))
+    prompt = list(range(13))
+    prompt[position] = 77
+    block = position // 4
+    assert admission(engine, prompt) == (block * 4, "differs", position, block, None)
+
+
+def test_a_block_whose_first_token_differs_is_not_near() -> None:
+    assert admission(warm(range(13)), [0, 1, 2, 3, 77, 5, 6, 7, 8]) == (4, "unseen", None, None, None)
+
+
+def test_the_nearest_of_several_is_named() -> None:
+    engine = warm(range(9), num_blocks=16)
+    for prompt in ([0, 1, 50, 51, 52], [0, 1, 2, 60, 61], [90, 91, 92, 93, 94]):
+        add(engine, prompt)
+        run_to_end(engine)
+    near = engine.snapshot().hash
+    cached, cause, position, block, step = admission(engine, [0, 1, 2, 61, 62])
+    assert (cached, cause, position, step) == (0, "differs", 3, None)
+    assert near[block] is not None and engine.blocks.cache.content[block].token_ids[:3] == (0, 1, 2)  # type: ignore[union-attr]
+
+
+def test_the_step_of_the_eviction_is_named() -> None:
+    engine = warm(range(9), num_blocks=3)
+    add(engine, range(50, 62))  # takes all three blocks, tail of the first prompt first
+    evicting = engine.next_step
+    run_to_end(engine)
+    assert admission(engine, range(9)) == (0, "evicted", None, None, evicting)
+
+
+def test_an_evicted_tail_behind_a_cached_head() -> None:
+    engine = warm(range(13), num_blocks=4)
+    add(engine, [50])  # takes the one block that held nothing
+    run_to_end(engine)
+    add(engine, [50, 51, 52, 53, 54])  # takes two: the tail of the first prompt goes
+    evicting = engine.next_step
+    run_to_end(engine)
+    cached, cause, _, _, step = admission(engine, range(13))
+    assert (cause, step) == ("evicted", evicting) and cached in (4, 8)
+
+
+def test_a_resident_request_that_is_about_to_fill_the_block() -> None:
+    """The last of its twelve tokens is sampled but not stored, and this step is a prefill."""
+    engine = toy_engine(16)
+    resident = engine.add_request(range(8), SamplingParams(max_tokens=9))
+    while resident.num_tokens < 12:
+        engine.step()
+    block = resident.block_table[2]
+    assert admission(engine, [*resident.token_ids, 5, 6]) == (8, "in_flight", None, block, None)
+    engine.step()  # it decodes: the token is stored
+    assert admission(engine, [*resident.token_ids[:12], 5, 6]) == (12, "partial", None, None, None)
+
+
+def test_blocks_of_the_same_step_are_shared() -> None:
+    engine = toy_engine(16)
+    add(engine, range(9))
+    add(engine, range(9))
+    record = engine.step(want_record=True).record
+    assert record is not None
+    planned = record.planned
+    assert (planned.start, planned.count) == ([0, 8], [9, 1])
+    assert planned.blocks.kind.count("hit") == 2 and planned.admitted.miss_cause == ["unseen", "partial"]
+
+
+def test_caching_off() -> None:
+    engine = warm(range(9), enable_prefix_caching=False)
+    assert admission(engine, range(9)) == (0, "disabled", None, None, None)
+
+
+def test_without_a_watcher_nothing_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nvexplore.engine.scheduler.explain_miss", None)
+    engine = toy_engine(8)
+    add(engine, range(9))
+    run_to_end(engine)
