@@ -16,7 +16,8 @@ from nvexplore.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from nvexplore.config import EngineConfig
-    from nvexplore.llm import LLM, GenerationOutput
+    from nvexplore.generation import GenerationOutput, TextDelta
+    from nvexplore.llm import LLM
 
 __version__ = "0.1.0"
 __all__ = [
@@ -31,8 +32,14 @@ __all__ = [
     "Snapshot",
     "StepOutput",
     "StepRecord",
+    "TextDelta",
 ]
-_LAZY = {"LLM": "nvexplore.llm", "GenerationOutput": "nvexplore.llm", "EngineConfig": "nvexplore.config"}
+_LAZY = {
+    "LLM": "nvexplore.llm",
+    "GenerationOutput": "nvexplore.generation",
+    "TextDelta": "nvexplore.generation",
+    "EngineConfig": "nvexplore.config",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -6,7 +6,6 @@ import threading
 from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as SequenceOf
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -16,30 +15,20 @@ from nvexplore.config import EngineConfig
 from nvexplore.engine.engine import Engine
 from nvexplore.engine.events import Planned, StepRecord
 from nvexplore.engine.sequence import Sequence
+from nvexplore.generation import DeltaReader, GenerationOutput, TextDelta, output_of
 from nvexplore.progress import progress_bar
+from nvexplore.prompts import Messages, Prompt, as_list, params_for
 from nvexplore.sampling_params import SamplingParams
-
-Prompt = str | SequenceOf[int]
-Messages = SequenceOf[dict[str, str]]
-
-
-@dataclass(frozen=True, slots=True)
-class GenerationOutput:
-    """What one prompt gave. finish_reason: "stop", "length" or "abort"; num_cached_tokens: from the prefix cache."""
-
-    request_id: str
-    prompt_token_ids: list[int]
-    token_ids: list[int]
-    text: str
-    finish_reason: str | None
-    num_cached_tokens: int
+from nvexplore.text.bos import warn_of_two_bos, with_one_bos
+from nvexplore.text.detokenizer import Decode
+from nvexplore.text.stop_finder import StopFinder
 
 
 class LLM:
     """``LLM("demo")``, ``LLM("/path/to/checkpoint")`` or ``LLM("org/name")``, with EngineConfig's options.
 
-    ``generate`` for text; ``add_request`` and ``step`` to look. Several may live in one process; calls from several
-    threads take turns. Use as a context manager, or ``close()`` it.
+    ``generate`` and ``stream`` for text; ``add_request`` and ``step`` to look. Several may live in one process; calls
+    from several threads take turns. Use as a context manager, or ``close()`` it.
     Raises ImportError (what to install), TypeError/ValueError (an option), FileNotFoundError (the model).
     """
 
@@ -77,6 +66,7 @@ class LLM:
             self.runner,
             eos_token_ids=self.model_config.eos_token_ids,
             vocab_size=self.model_config.vocab_size,
+            stop_matcher=StopFinder(_decoder(self.tokenizer)),
         )
         self._lock = threading.RLock()
 
@@ -90,22 +80,26 @@ class LLM:
     # ------------------------------------------------------------------ text
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of ``text``, with the special tokens that the tokenizer adds by itself."""
-        return list(self.tokenizer.encode(text))
+        """Token ids of ``text``, with the special tokens that the tokenizer adds by itself; warns of two BOS."""
+        ids = list(self.tokenizer.encode(text))
+        warn_of_two_bos(ids, self.tokenizer.bos_token_id)
+        return ids
 
     def decode(self, token_ids: Iterable[int]) -> str:
         """Text of ``token_ids``, without special tokens."""
-        return str(self.tokenizer.decode(list(token_ids), skip_special_tokens=True))
+        return _decoder(self.tokenizer)(list(token_ids))
 
     def chat_prompt(self, messages: Messages) -> list[int]:
         """Token ids of a conversation in the model's template, ready for the assistant's turn.
 
-        messages: dicts with "role" and "content". Raises ValueError if the model has no chat template.
+        messages: dicts with "role" and "content". One BOS in front where the template or the tokenizer has one.
+        Raises ValueError if the model has no chat template.
         """
         if not self.tokenizer.chat_template:
             raise ValueError(f"the tokenizer of {self.path} has no chat template; use generate()")
-        ids = self.tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, return_dict=False)
-        return list(ids)
+        ids: Any = self.tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, return_dict=False)
+        bos = self.tokenizer.bos_token_id
+        return with_one_bos(list(ids), bos, is_added=bos is not None and self.tokenizer.encode("")[:1] == [bos])
 
     # ------------------------------------------------------------------ one batch at a time
 
@@ -155,24 +149,22 @@ class LLM:
 
         A bad prompt is refused before any is queued. An interrupt ends this call's requests and leaves others be.
         """
-        batch = _as_list(prompts)
-        params = _params_for(batch, sampling_params)
+        batch = as_list(prompts)
+        params = params_for(batch, sampling_params)
         engine = self.engine
         with self._lock:
             checked = [engine.check_request(self._ids(p), s) for p, s in zip(batch, params, strict=True)]
-        seqs: list[Sequence] = []
+        firsts: list[Sequence] = []
         try:
             for ids, each in zip(checked, params, strict=True):
                 with self._lock:
-                    seqs.append(engine.add_request(ids, each))
-            self._run(seqs, use_tqdm)
+                    firsts.append(engine.add_request(ids, each))
+            self._run([seq for first in firsts for seq in first.samples], use_tqdm)
         except BaseException:
-            with self._lock:
-                for seq in seqs:
-                    if not seq.is_finished:
-                        engine.abort(seq.request_id)
+            self._end(firsts)
             raise
-        return [self._output(seq) for seq in seqs]
+        decode = _decoder(self.tokenizer)
+        return [output_of(first, decode) for first in firsts]
 
     def chat(
         self, messages: Messages, sampling_params: SamplingParams | None = None, *, use_tqdm: bool = False
@@ -190,16 +182,37 @@ class LLM:
                 bar.update(now - done)
                 done = now
 
-    def _output(self, seq: Sequence) -> GenerationOutput:
-        token_ids = seq.completion_token_ids
-        return GenerationOutput(
-            request_id=seq.request_id,
-            prompt_token_ids=seq.prompt_token_ids,
-            token_ids=token_ids,
-            text=self.decode(token_ids),
-            finish_reason=seq.finish_reason,
-            num_cached_tokens=seq.num_cached_tokens,
-        )
+    def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> Iterator[TextDelta]:
+        """Complete one prompt and yield its text as it comes; all texts joined are ``generate``'s.
+
+        A bad prompt is refused at once; the request is queued when the first delta is asked for, and the engine steps
+        while one is waited for (other requests go on with it). Closing the iterator early aborts the request.
+        """
+        params = SamplingParams() if sampling_params is None else sampling_params
+        with self._lock:
+            ids = self.engine.check_request(self._ids(prompt), params)
+        return self._stream(ids, params)
+
+    def _stream(self, ids: list[int], params: SamplingParams) -> Iterator[TextDelta]:
+        with self._lock:
+            first = self.engine.add_request(ids, params)
+        try:
+            readers = [DeltaReader(seq, _decoder(self.tokenizer)) for seq in first.samples]
+            while not all(reader.is_done for reader in readers):
+                with self._lock:
+                    deltas = [delta for reader in readers if (delta := reader.read()) is not None]
+                    if not deltas:
+                        self.engine.step()
+                yield from deltas
+        finally:
+            self._end([first])
+
+    def _end(self, firsts: list[Sequence]) -> None:
+        """Abort what is left of these requests."""
+        with self._lock:
+            for seq in (seq for first in firsts for seq in first.samples):
+                if not seq.is_finished and not self.is_closed:
+                    self.engine.abort(seq.request_id)
 
     def _ids(self, prompt: Prompt) -> SequenceOf[int]:
         return self.encode(prompt) if isinstance(prompt, str) else prompt
@@ -223,23 +236,10 @@ class LLM:
         self.close()
 
 
-def _as_list(prompts: Prompt | SequenceOf[Prompt]) -> list[Prompt]:
-    if isinstance(prompts, str):
-        return [prompts]
-    batch = list(prompts)
-    if batch and not any(isinstance(p, (str, bytes)) or hasattr(p, "__iter__") for p in batch):
-        return [batch]  # type: ignore[list-item]  # one prompt of token ids
-    return batch  # type: ignore[return-value]
+def _decoder(tokenizer: Any) -> Decode:
+    """Token ids to text: without special tokens, and with every space the model wrote."""
 
+    def decode(token_ids: list[int]) -> str:
+        return str(tokenizer.decode(token_ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
-def _params_for(
-    batch: list[Prompt], params: SamplingParams | SequenceOf[SamplingParams] | None
-) -> list[SamplingParams]:
-    if params is None:
-        params = SamplingParams()
-    if isinstance(params, SamplingParams):
-        return [params] * len(batch)
-    each = list(params)
-    if len(each) != len(batch):
-        raise ValueError(f"sampling_params: {len(each)} given for {len(batch)} prompts; give one, or one a prompt")
-    return each
+    return decode

@@ -71,6 +71,9 @@ class FakeLLM:
         tokens = self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
         return self.engine.add_request(tokens, sampling_params, request_id=request_id)
 
+    def encode(self, text: str) -> list[int]:
+        return self.tokenizer.encode(text)
+
     def chat_prompt(self, messages: list[dict[str, str]]) -> list[int]:
         return self.tokenizer.encode(TEMPLATE.format(messages[0]["content"]))
 

@@ -137,6 +137,7 @@ print("RAISED", result.error_in_exec)
 
 
 def test_loading_is_quick_and_changes_no_global_state(run_python: RunPython, tmp_path: Path) -> None:
+    """J22, seen from the notebook side: backend, rcParams, logging, warnings and random numbers stay the user's."""
     shown = run_python(
         """
 import logging, random, sys, warnings, matplotlib

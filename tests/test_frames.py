@@ -13,7 +13,9 @@ from nvexplore.engine.events import SlotSpans, Snapshot, StepRecord
 from nvexplore.explore import frames
 from nvexplore.explore.frames._ledger import BlockLedger
 from nvexplore.explore.recorder import Recorder
+from nvexplore.sampling_params import SamplingParams
 from tests import hand_made
+from tests.fakes import run_to_end, toy_engine
 from tests.hand_made import A, B, C, D, E, F
 from tests.workloads import make_workload, run_workload
 
@@ -237,13 +239,32 @@ def test_a_token_the_host_did_not_know_yet_is_missing(items: list[Any]) -> None:
 
 
 def test_prefix_hits(items: list[Any]) -> None:
+    unknown = (NA, NA, NA, NA)  # the records by hand say nothing of why
     assert values(frames.prefix_hits(items), *frames.COLUMNS["prefix_hits"]) == [
-        (0, A, "a", 6, 6, 1, 0, 0, 0.0, NA, False),
-        (0, B, "b", 6, 6, 1, 0, 0, 0.0, NA, False),
-        (5, B, "b", 6, 9, 2, 0, 0, 0.0, NA, True),
-        (7, D, "d", 5, 5, 1, 1, 4, 1.0, B, False),
-        (7, E, "e", 6, 6, 1, 1, 4, 1.0, B, False),
-        (8, F, "f", 8, 8, 1, 0, 0, 0.0, NA, False),
+        (0, A, "a", 6, 6, 1, 0, 0, 0.0, NA, False, *unknown),
+        (0, B, "b", 6, 6, 1, 0, 0, 0.0, NA, False, *unknown),
+        (5, B, "b", 6, 9, 2, 0, 0, 0.0, NA, True, *unknown),
+        (7, D, "d", 5, 5, 1, 1, 4, 1.0, B, False, *unknown),
+        (7, E, "e", 6, 6, 1, 1, 4, 1.0, B, False, *unknown),
+        (8, F, "f", 8, 8, 1, 0, 0, 0.0, NA, False, *unknown),
+    ]
+
+
+def test_prefix_hits_tell_why_there_were_no_more() -> None:
+    """Two prompts in one step, one whose second block differs, and one whose block was evicted."""
+    engine, recorder = toy_engine(3), Recorder()
+    engine.subscribe(recorder.push)
+    for prompts in ([[1, 2, 3, 4, 5], [1, 2, 3, 4, 6]], [[1, 2, 9, 9, 9]], [[7] * 12], [[1, 2, 3, 4, 5]]):
+        for prompt in prompts:
+            engine.add_request(prompt, SamplingParams(max_tokens=1))
+        run_to_end(engine)
+    columns = ("step", "num_hit_tokens", "miss_cause", "miss_position", "miss_block_id", "miss_step")
+    assert values(frames.prefix_hits(recorder), *columns) == [
+        (0, 0, "unseen", NA, NA, NA),
+        (0, 4, "partial", NA, NA, NA),
+        (1, 0, "differs", 2, 0, NA),
+        (2, 0, "unseen", NA, NA, NA),
+        (3, 0, "evicted", NA, NA, 2),
     ]
 
 

@@ -1,4 +1,4 @@
-"""The magics in a real IPython shell, over the real engine and a toy runner (J02, and everything the magics say)."""
+"""The magics in a real IPython shell, over the real engine and a toy runner: what they do, and what they say."""
 
 from __future__ import annotations
 
@@ -39,55 +39,6 @@ def loaded(shell: Shell) -> Shell:
     return shell
 
 
-VERBATIM = [
-    "{12}",
-    '{"a": 1}',
-    "$x and {x}",
-    "{round(9.3)}",
-    "$HOME ${x} $$x {{x}} %s %(x)s",
-    "What is the capital of France?",
-    "Really??",
-    "it's open ( and [ and {",
-    "\"quoted\" and 'single'",
-    "ends with blanks  ",
-    "ends with a backslash \\",
-    "a; b;",
-    "# no comment",
-    "two  blanks\tand a tab",
-    "--later is -no --option",
-    "naïve 日本語 🙂 \u202eabc </script><b>",
-    "%nvx_add %%nvx_add !ls",
-]
-
-
-@pytest.mark.parametrize("prompt", VERBATIM)
-def test_a_line_reaches_the_engine_as_it_was_typed(loaded: Shell, prompt: str) -> None:
-    loaded.run("x = 'EXPANDED'")
-    option = "-- " if prompt.startswith("-") else ""
-    request = loaded.run(f"%nvx_add {option}{prompt}")
-    assert request.prompt == prompt
-    assert bytes(request.prompt_token_ids).decode() == prompt
-    assert loaded.run(f"r = %nvx_add {option}{prompt}\nr").prompt == prompt
-
-
-@pytest.mark.parametrize("prompt", VERBATIM)
-def test_a_cell_reaches_the_engine_as_it_was_typed(loaded: Shell, prompt: str) -> None:
-    loaded.run("x = 'EXPANDED'")
-    body = f"{prompt}\n\n  indented {prompt}\n%nvx_add no magic?"
-    assert loaded.run(f"%%nvx_add --max-tokens 3\n{body}").prompt == body
-
-
-def test_lines_of_prompts_inside_other_code(loaded: Shell) -> None:
-    loaded.run("for _ in range(2):\n    %nvx_add Who was she?\n    %nvx_add it's (\nlast = %nvx_add Over?")
-    prompts = [request.prompt for request in loaded["session"].requests]
-    assert prompts == ["Who was she?", "it's (", "Who was she?", "it's (", "Over?"]
-    # A string that merely looks like it, and the question that asks for help.
-    assert loaded.run("'''\n%nvx_add Who?\n'''") == "\n%nvx_add Who?\n"
-    loaded.run("%nvx_add?")
-    assert "Queue a prompt" in loaded.ip.find_line_magic("nvx_add").__doc__
-    assert len(loaded["session"].requests) == 5
-
-
 def test_options_of_add(loaded: Shell) -> None:
     request = loaded.run("%nvx_add --max-tokens 5 --temperature=0.5 --ignore-eos --id story  Once upon")
     assert (request.request_id, request.prompt) == ("story", "Once upon")
@@ -96,34 +47,15 @@ def test_options_of_add(loaded: Shell) -> None:
     loaded.run("%config NvExplore.max_tokens = 7", "%nvx_add --id plain x")
     params = loaded["llm"].engine.live["plain"].sampling_params
     assert (params.max_tokens, params.temperature, params.ignore_eos) == (7, 0.0, False)
+    loaded.run("%nvx_add --id lax --priority 3 x", "%nvx_add --id urgent --priority -1 x")
+    queue = loaded["llm"].engine.snapshot()
+    names = dict(zip(queue.sequences.seq_id, queue.sequences.request_id, strict=True))
+    assert [names[seq_id] for seq_id in queue.waiting] == ["urgent", "story", "plain", "lax"]
     chat = loaded.run("%nvx_add --chat Hi {x}")
     assert bytes(chat.prompt_token_ids).decode() == TEMPLATE.format("Hi {x}")
     assert chat.prompt == "Hi {x}"
     loaded.run("%config NvExplore.chat = True")
     assert len(loaded.run("%nvx_add Hi").prompt_token_ids) > 2
-
-
-def test_prompts_from_variables(loaded: Shell) -> None:
-    loaded.run("text = 'from {here}'; ids = [1, 2, 3]; texts = ['a', 'bc']")
-    assert loaded.run("%nvx_add --var text").prompt == "from {here}"
-    assert loaded.run("%nvx_add --var ids").prompt_token_ids == [1, 2, 3]
-    both = loaded.run("%nvx_add --id t --var texts")
-    assert [(r.request_id, r.prompt) for r in both] == [("t-0", "a"), ("t-1", "bc")]
-    local = "def f():\n    inside = 'local'\n    return get_ipython().run_line_magic('nvx_add', '--var inside')\nf()"
-    assert loaded.run(local).prompt == "local"
-
-
-def test_a_cell_of_many_prompts(loaded: Shell) -> None:
-    with pytest.raises(UsageError, match="a live request has this id"):
-        loaded.run("taken = %nvx_add --id q-1 x", "%%nvx_add --each-line --id q\none\ntwo\n")
-    assert list(loaded["llm"].engine.live) == ["q-1"]  # all or none
-    loaded.run("%nvx_abort q-1")
-    lines = loaded.run("%%nvx_add --each-line --id q\none\n\n  two?\n")
-    assert isinstance(lines, RequestTable)
-    assert [(r.request_id, r.prompt) for r in lines] == [("q-0", "one"), ("q-1", "  two?")]
-    paragraphs = loaded.run("%%nvx_add --each-paragraph\none\nmore\n\n \ntwo\n")
-    assert [r.prompt for r in paragraphs] == ["one\nmore", "two"]
-    assert loaded.run("%%nvx_add\nkept\n\n").prompt == "kept\n"
 
 
 BAD = {
@@ -132,6 +64,7 @@ BAD = {
     "%nvx_load a b": "unrecognized arguments: b",
     "%nvx_load --option foo": "argument --option: 'foo' is not of the form key=value",
     "%nvx_load --option colour=red": "unknown option colour",
+    "%nvx_load --policy fair": "policy='fair': must be one of 'prefill_first', 'mixed'",
     "%nvx_load nowhere": "no model at 'nowhere' look elsewhere",
     "%nvx_load -o 1x": "argument -o/--out: '1x' is not the name of a variable",
     "%nvx_add": "there is no prompt: %nvx_add Once upon a time",
@@ -139,6 +72,7 @@ BAD = {
     "%nvx_add --max-tokens": "argument --max-tokens: expected one argument",
     "%nvx_add --max-tokens 5000 x": "must be at most max_model_len=4096",
     "%nvx_add --temperature -1 x": "temperature=-1.0: must be at least 0",
+    "%nvx_add --priority high x": "argument --priority: invalid int value: 'high'",
     "%nvx_add --colour red x": "unrecognized arguments: --colour red",
     "%nvx_add --var nothing": "--var nothing: there is no such variable",
     "%nvx_add --var llm x": "--var names the prompt",
@@ -190,12 +124,13 @@ def test_load_passes_options_and_closes_the_model_before(shell: Shell) -> None:
     limits = shell["one"].engine.limits
     assert (limits.num_blocks, limits.block_size, limits.max_num_seqs) == (8, 2, 3)
     assert repr(summary) == ("first: 8 KV blocks of 2 tokens\n  a step: at most 16 tokens of at most 3 sequences")
-    again = shell.run("%nvx_load 'the second' --option enable_prefix_caching=False")
+    again = shell.run("%nvx_load 'the second' --policy mixed --option enable_prefix_caching=False")
     assert "the model loaded before (first) was closed" in repr(again)
     assert shell["one"].is_closed
     assert [llm.others_alive for llm in FakeLLM.made] == [[], []]  # closed first: there may be memory for one only
     assert FakeLLM.made[-1].model == "the second"
     assert FakeLLM.made[-1].engine.limits.enable_prefix_caching is False
+    assert FakeLLM.made[-1].engine.policy.name == "mixed"
     assert again.session.llm is FakeLLM.made[-1]
 
 

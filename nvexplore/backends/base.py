@@ -117,8 +117,9 @@ class Backend(ABC):
         """Choose a token id for each row of logits [R, vocab] float32 -> [R] int64.
 
         Temperature 0 is the argmax (the first on ties); otherwise a draw from softmax(logits / temperature)
-        that depends on the row, its temperature and its ``sample_keys`` alone. A row without a finite maximum
-        (NaN, +inf, or all -inf) gives -1, and whoever reads the ids on the host raises.
+        that depends on the row, its temperature and its ``sample_keys`` alone. Where the batch has ``controls``, they
+        change their rows first (``layers.controls``). A row without a finite maximum (NaN, +inf, or all -inf) gives
+        -1, which ends its request. The logits are kept as they are.
         """
 
     # --- compositions, which a backend may replace by something faster ---

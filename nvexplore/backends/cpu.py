@@ -121,7 +121,7 @@ class CpuBackend(Backend):
         return functional.linear(hidden, head.weight).float()
 
     def sample(self, logits: Tensor, batch: ForwardBatch) -> Tensor:
-        return sample(logits, batch.temperatures, uniforms_of(batch.sample_keys))
+        return sample(logits, batch.temperatures, uniforms_of(batch.sample_keys), batch.controls)
 
     def _angles(self, table: Tensor, batch: ForwardBatch) -> tuple[Tensor, Tensor]:
         known: dict[int, tuple[Tensor, Tensor]] = batch.plan.angles

@@ -38,9 +38,7 @@ class Committer:
         self._log = log
         self.stop_matcher = stop_matcher
 
-    def commit(
-        self, batch: ScheduledBatch, result: list[int] | Sampled
-    ) -> tuple[list[int], list[int], list[Sequence]]:
+    def commit(self, batch: ScheduledBatch, result: list[int] | Sampled) -> tuple[list[int], list[int], list[Sequence]]:
         """Mark the batch as computed and append what the runner sampled.
 
         Returns the seq_ids that got a token, in row order, the tokens, and the sequences that finished.

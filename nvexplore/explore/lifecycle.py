@@ -60,7 +60,7 @@ class RequestInfo:
 
     Times are seconds since the engine started. admitted: when the plan of its first admission was ready;
     first_token, finish: when the step was committed; finish of an abort: when the next step began.
-    finish_reason: "stop", "length", "abort", or "unknown": in a gap of the records, before finish_step.
+    finish_reason: "stop", "length", "abort", "error", or "unknown": in a gap of the records, before finish_step.
     """
 
     seq_id: int
@@ -134,6 +134,7 @@ def _ends_of_prefill(record: StepRecord) -> Iterator[int]:
     planned = record.planned
     if True not in planned.is_prefill:
         return
+    got_one = set(record.committed.seq_id)  # all that sample, but for requests that ended in an error
     for seq_id, is_prefill, samples in zip(planned.seq_id, planned.is_prefill, planned.samples, strict=True):
-        if is_prefill and samples:
+        if is_prefill and samples and seq_id in got_one:
             yield seq_id

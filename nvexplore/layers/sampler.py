@@ -5,19 +5,23 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from nvexplore.layers.controls import Controls, apply_controls
+
 
 def uniforms_of(sample_keys: Tensor) -> Tensor:
     """Turn random bits [R] int64 into numbers in [0, 1), [R] float64, by their upper 53 bits."""
     return ((sample_keys >> 11) & (2**53 - 1)).double() * 2.0**-53
 
 
-def sample(logits: Tensor, temperatures: Tensor, uniforms: Tensor) -> Tensor:
+def sample(logits: Tensor, temperatures: Tensor, uniforms: Tensor, controls: Controls | None = None) -> Tensor:
     """Choose one id a row: logits [R, vocab] float32, temperatures and uniforms [R] -> [R] int64.
 
     Temperature 0: the first maximum. Otherwise the first id at which the summed probabilities of
     softmax(logits / temperature) exceed the row's uniform number. Rows do not influence one another.
-    A row whose maximum is not a finite number gives -1.
+    A row whose maximum is not a finite number gives -1. ``controls`` change some rows of logits before all this.
     """
+    if controls is not None:
+        logits = apply_controls(logits, temperatures, controls)
     peaks, ids = logits.max(dim=-1)  # a NaN is greater than everything, so it shows in the maximum
     drawn = temperatures.nonzero().flatten()
     if drawn.numel():

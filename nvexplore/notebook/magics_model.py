@@ -22,7 +22,10 @@ from nvexplore.notebook.session import Session
 from nvexplore.notebook.summary import Summary, counted
 
 # Options of the engine with an option of their own; any other is reached by --option.
-ENGINE_OPTIONS = ("num_kvcache_blocks", "block_size", "max_num_seqs", "max_num_batched_tokens", "max_model_len")
+ENGINE_OPTIONS = (
+    *("num_kvcache_blocks", "block_size", "max_num_seqs", "max_num_batched_tokens", "max_model_len"),
+    *("policy", "dtype"),
+)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -43,6 +46,7 @@ class ModelMagics(SessionMagics):
     @argument("--max-num-seqs", type=positive, metavar="N", help="sequences that hold blocks at most")
     @argument("--max-num-batched-tokens", type=positive, metavar="N", help="tokens a step at most: its budget")
     @argument("--max-model-len", type=positive, metavar="N", help="prompt and completion tokens at most")
+    @argument("--policy", metavar="NAME", help="who runs first: prefill_first or mixed; one of your own: session.load")
     @argument("--dtype", help="float32, bfloat16, ... (default: auto)")
     @argument("--option", type=option, action="append", default=[], metavar="KEY=VALUE", help="any other option")
     @argument("-o", "--out", type=identifier, metavar="NAME", help="put the LLM into this variable")
@@ -54,7 +58,7 @@ class ModelMagics(SessionMagics):
         In Python: ``session.load("demo", num_kvcache_blocks=96)``.
         """
         args = self.arguments(self.nvx_load, line)
-        options = {name: value for name in (*ENGINE_OPTIONS, "dtype") if (value := getattr(args, name)) is not None}
+        options = {name: value for name in ENGINE_OPTIONS if (value := getattr(args, name)) is not None}
         options.update(args.option)
         closed = self.session.model if self.session.is_loaded else None
         with one_line_errors(ValueError, TypeError, OSError, ImportError, *_demo_errors()):
@@ -73,6 +77,7 @@ class ModelMagics(SessionMagics):
     @magic_arguments
     @argument("--max-tokens", type=positive, metavar="N", help="tokens to generate at most")
     @argument("--temperature", type=float, metavar="T", help="0 is greedy")
+    @argument("--priority", type=int, default=0, metavar="N", help="lower is sooner (default: 0)")
     @argument("--ignore-eos", action="store_true", help="go on when the model says that it is done")
     @argument("--id", metavar="ID", help="name of the request (several prompts: ID-0, ID-1, ...)")
     @argument("--chat", action="store_true", default=None, help="put the prompt into the chat template")
@@ -95,7 +100,8 @@ class ModelMagics(SessionMagics):
         head, rest = prompts.split(line)
         args = self.arguments(self.nvx_add, head)
         found = self._prompts(args, rest, cell, local_ns or {})
-        options = {name: getattr(args, name) for name in ("max_tokens", "temperature", "ignore_eos", "chat")}
+        names = ("max_tokens", "temperature", "priority", "ignore_eos", "chat")
+        options = {name: getattr(args, name) for name in names}
         added: list[Request] = []
         with one_line_errors(ValueError, TypeError):
             try:

@@ -23,6 +23,7 @@ def _no_text(_: list[int]) -> str:
 class Request:
     """One request, kept up to date.
 
+    preemptions: numbers of the events in which it was sent back to wait.
     status: "waiting", "prefill", "decode", or why it has ended: "stop", "length" or "abort".
     """
 
@@ -33,8 +34,12 @@ class Request:
     token_ids: list[int] = field(default_factory=list)
     status: str = "waiting"
     num_cached_tokens: int = 0
-    num_preemptions: int = 0
+    preemptions: set[int] = field(default_factory=set)
     decode: Decode = _no_text
+
+    @property
+    def num_preemptions(self) -> int:
+        return len(self.preemptions)
 
     @property
     def is_finished(self) -> bool:
@@ -112,9 +117,11 @@ class RequestLog:
     def push(self, item: Snapshot | StepRecord) -> None:
         if isinstance(item, Snapshot):
             self._restart(item)
-        elif item.step >= self._next_step:  # after a double Ctrl-C a record may come twice
-            self._next_step = item.step + 1
+        elif item.step >= self._next_step:
+            # Ctrl-C may end this anywhere, and the record comes again: whatever _apply does, doing it twice is
+            # doing it once.
             self._apply(item)
+            self._next_step = item.step + 1
 
     def add(self, request_id: str, seq_id: int, prompt_token_ids: list[int]) -> Request:
         """Note a request that the next record will tell of."""
@@ -148,7 +155,7 @@ class RequestLog:
             request = self.add(columns.request_id[row], seq_id, tokens[:prompt])
             request.token_ids, request.status = tokens[prompt:], columns.status[row]
             request.num_cached_tokens = columns.num_cached_tokens[row]
-            request.num_preemptions = columns.num_preemptions[row]
+            request.preemptions = set(range(-columns.num_preemptions[row], 0))  # before this log's time
 
     def _apply(self, record: StepRecord) -> None:
         added, committed = record.before.added, record.committed
@@ -156,7 +163,7 @@ class RequestLog:
         for seq_id, request_id, token_ids in columns:
             if seq_id not in self._by_seq and seq_id not in self._finished:
                 self.add(request_id, seq_id, token_ids)
-        for _, kind, seq_id, amount in turns(record):
+        for number, kind, seq_id, amount in turns(record):
             request = self._by_seq.get(seq_id)
             if request is None:  # it ended in this session's sight already
                 continue
@@ -164,22 +171,26 @@ class RequestLog:
                 request.status, request.num_cached_tokens = "prefill", amount
             elif kind == "preempted":
                 request.status = "waiting"
-                request.num_preemptions += 1
+                request.preemptions.add(number)
             elif kind == "aborted":
                 self.end(seq_id, "abort")
+        length = dict(zip(record.planned.seq_id, record.planned.context_len, strict=True))
         for seq_id, token_id in zip(committed.seq_id, committed.token_id, strict=True):
-            request = self._by_seq[seq_id]
-            request.token_ids.append(token_id)
+            request = self._by_seq.get(seq_id)
+            if request is None:
+                continue
+            request.token_ids[length[seq_id] - len(request.prompt_token_ids) :] = [token_id]
             request.status = "decode"
         for seq_id, reason in zip(committed.finished_seq_id, committed.finish_reason, strict=True):
             self.end(seq_id, reason)
 
     def end(self, seq_id: int, reason: str) -> None:
         """Note that a request has ended; what is not live is passed over."""
-        request = self._by_seq.pop(seq_id, None)
+        request = self._by_seq.get(seq_id)
         if request is None:
             return
         request.status = reason
         self._finished[seq_id] = request
+        self._by_seq.pop(seq_id, None)  # last: until then, doing it again does it all
         while len(self._finished) > MAX_FINISHED:
             del self._finished[next(iter(self._finished))]

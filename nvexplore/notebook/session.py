@@ -118,8 +118,12 @@ class Session:
         ignore_eos: bool = False,
         request_id: str | None = None,
         chat: bool | None = None,
+        priority: int = 0,
     ) -> Request:
-        """Queue a prompt, text or token ids; what is None comes from the settings. Raises as the engine does."""
+        """Queue a prompt, text or token ids; what is None comes from the settings. Raises as the engine does.
+
+        priority: lower is sooner.
+        """
         llm, settings = self._loaded(), self.settings
         params = SamplingParams(
             max_tokens=settings.max_tokens if max_tokens is None else max_tokens,
@@ -129,7 +133,11 @@ class Session:
         tokens = prompt
         if isinstance(prompt, str) and (settings.chat if chat is None else chat):
             tokens = llm.chat_prompt([{"role": "user", "content": prompt}])
-        seq = llm.add_request(tokens, params, request_id=request_id)
+        if priority:
+            ids = llm.encode(tokens) if isinstance(tokens, str) else tokens
+            seq = llm.engine.add_request(ids, params, request_id=request_id, priority=priority)
+        else:
+            seq = llm.add_request(tokens, params, request_id=request_id)
         request = self.log.add(seq.request_id, seq.seq_id, seq.prompt_token_ids)
         if isinstance(prompt, str):
             request.prompt = prompt

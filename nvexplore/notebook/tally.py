@@ -25,7 +25,7 @@ class RunSummary(Summary):
 class Tally:
     """Sums over the records of a run: steps, tokens by what became of them, preemptions.
 
-    finished: seq_ids of the requests that ended, in that order. last: the newest record.
+    finished: seq_ids of the requests that ended, in that order, as keys. last: the newest record.
     """
 
     num_steps: int = 0
@@ -35,7 +35,7 @@ class Tally:
     num_generated_tokens: int = 0
     num_preemptions: int = 0
     num_evicted_blocks: int = 0
-    finished: list[int] = field(default_factory=list)
+    finished: dict[int, None] = field(default_factory=dict)
 
     @property
     def last_step(self) -> int:
@@ -47,15 +47,18 @@ class Tally:
         if isinstance(item, Snapshot) or item.step <= self.last_step:  # a record may come twice
             return
         planned, committed = item.planned, item.committed
-        self.num_steps += 1
-        self.last = item
         prefill = zip(planned.count, planned.is_prefill, strict=True)
-        self.num_prefill_tokens += sum(count for count, is_prefill in prefill if is_prefill)
-        self.num_cached_tokens += sum(planned.admitted.num_cached_tokens)
-        self.num_generated_tokens += len(committed.token_id)
-        self.num_preemptions += len(planned.preempted.seq_id)
-        self.num_evicted_blocks += planned.blocks.kind.count("evicted")
-        self.finished += committed.finished_seq_id
+        self.finished.update(dict.fromkeys(committed.finished_seq_id))
+        # All at once: a record that Ctrl-C kept from being counted comes again, and is counted once.
+        vars(self).update(
+            num_steps=self.num_steps + 1,
+            num_prefill_tokens=self.num_prefill_tokens + sum(count for count, is_prefill in prefill if is_prefill),
+            num_cached_tokens=self.num_cached_tokens + sum(planned.admitted.num_cached_tokens),
+            num_generated_tokens=self.num_generated_tokens + len(committed.token_id),
+            num_preemptions=self.num_preemptions + len(planned.preempted.seq_id),
+            num_evicted_blocks=self.num_evicted_blocks + planned.blocks.kind.count("evicted"),
+            last=item,
+        )
 
 
 def describe_run(tally: Tally, seconds: float, log: RequestLog) -> RunSummary:

@@ -18,6 +18,8 @@ import xxhash
 from torch import Tensor
 
 from nvexplore.engine.batch import ScheduledBatch
+from nvexplore.engine.sequence import Sequence
+from nvexplore.layers.controls import Controls
 
 # Types other than int32 are bit patterns in the int32 buffer; 64-bit ones come first, where they are aligned.
 _KEYS: Final = "sample_keys"
@@ -44,6 +46,7 @@ class ForwardBatch:
     num_prefill, num_decode: rows of each kind, padding excluded.
     num_padding:   rows at the end that stand for nothing: token 0, position 0, slot -1, context 0, no block.
     max_seqlen_q, max_seqlen_k: longest row of tokens, longest context.
+    controls:      what sampled rows ask for beyond their temperature, or None; not in ``packed``.
     plan:          what a backend works out once a step and keeps for all layers; nobody else looks at it.
     """
 
@@ -64,6 +67,7 @@ class ForwardBatch:
     num_padding: int
     max_seqlen_q: int
     max_seqlen_k: int
+    controls: Controls | None = None
     plan: Any = None
 
     @property
@@ -83,7 +87,8 @@ class ForwardBatch:
         packed = self.packed.to(device, non_blocking=True)
         shapes = {name: tuple(getattr(self, name).shape) for name in _ORDER}
         views: dict[str, Any] = dict(_views(packed, shapes))
-        return replace(self, packed=packed, **views)
+        controls = None if self.controls is None else self.controls.to(device)
+        return replace(self, packed=packed, controls=controls, **views)
 
 
 _ORDER: Final = (
@@ -102,7 +107,18 @@ def sample_key(seed: int, seq_id: int, position: int) -> int:
     return int.from_bytes(digest, "big", signed=True)
 
 
-def build_forward_batch(batch: ScheduledBatch, block_size: int, *, seed: int = 0, num_padding: int = 0) -> ForwardBatch:
+def key_of(seq: Sequence, position: int, engine_seed: int) -> int:
+    """Return the random bits for the token of ``seq`` at ``position``: from the request's own seed where it has one."""
+    seed = seq.sampling_params.seed
+    if seed is None:
+        return sample_key(engine_seed, seq.seq_id, position)
+    # Samples count down from -1, where no seq_id is.
+    return sample_key(seed, -1 - seq.sample_index, position)
+
+
+def build_forward_batch(
+    batch: ScheduledBatch, block_size: int, *, seed: int = 0, num_padding: int = 0, controls: Controls | None = None
+) -> ForwardBatch:
     """Lay ``batch`` out as tensors on the CPU; reads sequences and changes nothing.
 
     num_padding: rows to add for a graph of fixed size; they are sampled too, so that sizes decide all shapes.
@@ -134,7 +150,7 @@ def build_forward_batch(batch: ScheduledBatch, block_size: int, *, seed: int = 0
     slots = np.where(blocks < 0, -1, blocks * block_size + positions % block_size)
 
     sampled = [row for row, samples in enumerate(batch.samples) if samples]
-    keys = [sample_key(seed, batch.seqs[r].seq_id, batch.starts[r] + batch.counts[r]) for r in sampled]
+    keys = [key_of(batch.seqs[r], batch.starts[r] + batch.counts[r], seed) for r in sampled]
     temperatures = [batch.seqs[r].sampling_params.temperature for r in sampled]
     sampled += range(len(tables), len(counts))
     arrays: dict[str, npt.NDArray[Any]] = {
@@ -160,6 +176,7 @@ def build_forward_batch(batch: ScheduledBatch, block_size: int, *, seed: int = 0
         num_padding=num_padding,
         max_seqlen_q=int(counts.max(initial=0)),
         max_seqlen_k=int(contexts.max(initial=0)),
+        controls=controls,
     )
 
 

@@ -15,29 +15,25 @@ from torch import Tensor
 
 from nvexplore.backends import create_backend
 from nvexplore.checks import check_int
-from nvexplore.engine.batch import Dispatch, ScheduledBatch
+from nvexplore.engine.batch import Dispatch, Sampled, ScheduledBatch
 from nvexplore.engine.sequence import Sequence
+from nvexplore.layers.controls import Controls
+from nvexplore.layers.logprobs import token_logprobs
 from nvexplore.layers.parameter import Placement
 from nvexplore.model_config import ModelConfig
 from nvexplore.models.decoder import CausalLM
 from nvexplore.runner.forward_batch import ForwardBatch, build_forward_batch
 from nvexplore.runner.kv_cache import KVCache, KVCacheShape
 from nvexplore.runner.weights import Progress, load_weights
+from nvexplore.runner.wishes import Wishes, wishes_of
 from nvexplore.sampling_params import SamplingParams
 
 _DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_PROMPT_ROWS: Final = 64  # rows of logits at a time: a vocabulary is wide, a prompt is long
 
 
 class NonFiniteLogitsError(ArithmeticError):
-    """The logits of these requests are not numbers (NaN or infinite): no token can be chosen for them.
-
-    request_ids, seq_ids: the requests, in row order.
-    """
-
-    def __init__(self, seqs: list[Sequence]) -> None:
-        self.request_ids = [seq.request_id for seq in seqs]
-        self.seq_ids = [seq.seq_id for seq in seqs]
-        super().__init__(f"logits of request {', '.join(map(repr, self.request_ids))} are NaN or infinite")
+    """A model that was just loaded gives logits that are NaN or infinite, so it could say nothing."""
 
 
 class ModelRunner:
@@ -91,25 +87,48 @@ class ModelRunner:
         self.num_blocks = num_kvcache_blocks
         self._warm_up()
 
-    def run(self, batch: ScheduledBatch) -> list[int]:
+    def run(self, batch: ScheduledBatch) -> list[int] | Sampled:
         """Compute the batch; return one token id for each row whose ``samples`` is True, in row order.
 
-        Raises NonFiniteLogitsError for rows without a usable maximum.
+        -1 for a row whose logits have no finite maximum. A ``Sampled`` where log probabilities are asked for.
         """
         self._check_open()
         if not batch.seqs:
             return []
+        wishes = wishes_of(batch, self.vocab_size)
         with torch.inference_mode():
-            begun = self._begin(batch)
+            begun = self._begin(batch, None if wishes is None else wishes.controls)
+            if wishes is not None and (wishes.logprobs or wishes.prompts):
+                return self._run_with_logprobs(begun, batch, wishes)
             if begun.num_samples:
                 ids: list[int] = self.backend.step(self.model, begun).tolist()
-            else:
-                self.model.forward(self.backend, begun)
-                ids = []
-        if any(token_id < 0 for token_id in ids):
-            sampled = (seq for seq, samples in zip(batch.seqs, batch.samples, strict=True) if samples)
-            raise NonFiniteLogitsError([seq for seq, i in zip(sampled, ids, strict=True) if i < 0])
-        return ids
+                return ids
+            self.model.forward(self.backend, begun)
+            return []
+
+    def _run_with_logprobs(self, begun: ForwardBatch, batch: ScheduledBatch, wishes: Wishes) -> Sampled:
+        hidden, head = self.model.forward(self.backend, begun), self.model.lm_head
+        sampled = Sampled([])
+        if begun.num_samples:
+            logits = self.backend.logits(hidden, begun.logits_rows, head)
+            ids = sampled.token_ids = self.backend.sample(logits, begun).tolist()
+            told = [wish for wish in wishes.logprobs if ids[wish[1]] >= 0]
+            if told:
+                rows = [row for _, row, _ in told]
+                found = token_logprobs(logits[rows], [ids[row] for row in rows], [count for _, _, count in told])
+                sampled.logprobs = {row: each for (row, _, _), each in zip(told, found, strict=True)}
+        first_token = begun.cu_seqlens_q.tolist()
+        for row, first, end, count in wishes.prompts:
+            seq, start = batch.seqs[row], batch.starts[row]
+            kept = sampled.prompt_logprobs[row] = []
+            for begin in range(first, end, _PROMPT_ROWS):
+                tokens = range(begin, min(begin + _PROMPT_ROWS, end))
+                # The logits before a token, which are those of the position before it, say how likely it was.
+                where = [first_token[row] + token - 1 - start for token in tokens]
+                logits = self.backend.logits(hidden, begun.logits_rows.new_tensor(where), head)
+                ids = [seq.token_ids[token] for token in tokens]
+                kept += token_logprobs(logits, ids, [count] * len(ids))
+        return sampled
 
     def forward_logits(self, batch: ScheduledBatch, *, all_positions: bool = False) -> Tensor:
         """Compute the batch, KV too; return float32 logits [n, vocab] of the sampled rows, or of all."""
@@ -132,8 +151,8 @@ class ModelRunner:
             self.backend.close()
             del self.model, self.kv_cache
 
-    def _begin(self, batch: ScheduledBatch) -> ForwardBatch:
-        return self.backend.begin(build_forward_batch(batch, self.block_size, seed=self._seed))
+    def _begin(self, batch: ScheduledBatch, controls: Controls | None = None) -> ForwardBatch:
+        return self.backend.begin(build_forward_batch(batch, self.block_size, seed=self._seed, controls=controls))
 
     def _check_open(self) -> None:
         if self._closed:
@@ -145,7 +164,8 @@ class ModelRunner:
         seq.block_table = [0]
         batch = ScheduledBatch()
         batch.add(seq, 1, is_prefill=True)
-        self.run(batch)
+        if self.run(batch) == [-1]:
+            raise NonFiniteLogitsError("the model's logits are NaN or infinite already for its first token")
 
 
 def resolve_dtype(dtype: str | torch.dtype, config: ModelConfig) -> torch.dtype:

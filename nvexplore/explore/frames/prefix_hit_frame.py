@@ -1,4 +1,4 @@
-"""The frame of admissions: what each took from the prefix cache."""
+"""The frame of admissions: what each took from the prefix cache, and why no more."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from nvexplore.engine.events import StepRecord
+from nvexplore.engine.events import Admitted, StepRecord
 from nvexplore.explore.frames._table import Column, Table
 from nvexplore.explore.frames._walk import Lengths, Source, as_recorder
 from nvexplore.explore.lifecycle import turns
@@ -23,6 +23,15 @@ PREFIX_HITS = Table(
     hit_rate=Column("float64", "num_hit_blocks / num_possible_blocks; NaN where none was possible"),
     first_owner=Column("Int64", "seq_id that filled the first block hit; missing if none was or it is not recorded"),
     was_recompute=Column("bool", "it had been admitted before and was preempted"),
+    miss_cause=Column(
+        "string",
+        "what ended the run of hits: partial (no whole block was left to hit), unseen, differs, evicted, in_flight (a "
+        "resident request is about to fill that block), bypassed (for prompt_logprobs) or disabled; missing if not "
+        "recorded",
+    ),
+    miss_position=Column("Int64", "differs: position of the first token that is another"),
+    miss_block_id=Column("Int64", "differs: the cached block that begins alike; in_flight: the one that will hold it"),
+    miss_step=Column("Int64", "evicted: the step in which the block was"),
 )
 
 
@@ -42,9 +51,9 @@ def prefix_hits(source: Source) -> pd.DataFrame:
         for record in records:
             lengths.see(turns(record, first_event))
             first_event = 0
-            hits = _hits(record)
-            for seq_id, num_cached in zip(
-                record.planned.admitted.seq_id, record.planned.admitted.num_cached_tokens, strict=True
+            hits, admitted = _hits(record), record.planned.admitted
+            for seq_id, num_cached, miss in zip(
+                admitted.seq_id, admitted.num_cached_tokens, _misses(admitted), strict=True
             ):
                 hit, info = hits.get(seq_id, []), requests[seq_id]
                 num_tokens = lengths.num_tokens[seq_id]
@@ -53,11 +62,18 @@ def prefix_hits(source: Source) -> pd.DataFrame:
                 owner = filled_by.get(hit[0]) if hit else None
                 again = lengths.num_preemptions.get(seq_id, 0) > 0
                 row = (record.step, seq_id, info.request_id, info.num_prompt_tokens, num_tokens)
-                rows.append((*row, possible, len(hit), num_cached, rate, owner, again))
+                rows.append((*row, possible, len(hit), num_cached, rate, owner, again, *miss))
             for events in (record.planned.blocks, record.committed.blocks):
                 filled = zip(events.kind, events.block_id, events.seq_id, strict=True)
                 filled_by.update((block, seq_id) for kind, block, seq_id in filled if kind == "hashed")
     return PREFIX_HITS.frame(dict(zip(PREFIX_HITS, zip(*rows, strict=True), strict=True)) if rows else {})
+
+
+def _misses(admitted: Admitted) -> list[tuple[Any, ...]]:
+    """(cause, position, block_id, step) of each admission; None four times where a record says nothing of it."""
+    columns = (admitted.miss_cause, admitted.miss_position, admitted.miss_block_id, admitted.miss_step)
+    unknown = [None] * len(admitted.seq_id)
+    return list(zip(*(column or unknown for column in columns), strict=True))
 
 
 def _hits(record: StepRecord) -> dict[int, list[int]]:

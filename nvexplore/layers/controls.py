@@ -1,0 +1,114 @@
+"""What requests ask of the sampler beyond a temperature: penalties, banned tokens, filters.
+
+``SamplingParams``' module says in which order and by which rules. Plain torch, no loop over rows; knows no request.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields, replace
+
+import torch
+from torch import Tensor
+
+from nvexplore.layers.ranking import largest, ranked
+
+# top_p looks at so many of the likeliest tokens first: sorting a whole vocabulary takes ten times as long.
+_FEW = 1024
+
+
+@dataclass(slots=True)
+class Controls:
+    """C of a batch's R sampled rows ask for something, in rising order; a row that does not stays what it was.
+
+    rows:                                                   [C] int64, which rows they are.
+    repetition, frequency, presence:                        [C] float32 penalties.
+    top_k:                                                  [C] int64, 0 is off.
+    top_p, min_p:                                           [C] float64.
+    seen_rows (index into rows), seen_ids, seen_counts:     [S] int64, once for each token that is to be penalised, and
+                                                            how often it is in the completion.
+    banned_rows (index into rows), banned_ids:              [B] int64, tokens that must not be chosen.
+    """
+
+    rows: Tensor
+    repetition: Tensor
+    frequency: Tensor
+    presence: Tensor
+    top_k: Tensor
+    top_p: Tensor
+    min_p: Tensor
+    seen_rows: Tensor
+    seen_ids: Tensor
+    seen_counts: Tensor
+    banned_rows: Tensor
+    banned_ids: Tensor
+
+    def to(self, device: torch.device) -> Controls:
+        moved = {f.name: getattr(self, f.name).to(device, non_blocking=True) for f in fields(self)}
+        return replace(self, **moved)
+
+
+def apply_controls(logits: Tensor, temperatures: Tensor, controls: Controls) -> Tensor:
+    """Return logits [R, vocab] as penalised, and -inf where a token must not be drawn; the argument is kept.
+
+    What a filter leaves keeps its logit, so one that removes nothing changes no draw. A row without a finite maximum
+    (NaN, +inf, or all -inf) becomes NaN.
+    """
+    rows = logits[controls.rows]  # a copy
+    is_broken = ~rows.amax(-1).isfinite()
+    rows[is_broken] = 0.0
+    _penalise(rows, controls)
+    rows[controls.banned_rows, controls.banned_ids] = -math.inf
+    temperatures = temperatures[controls.rows]
+    _keep_top_k(rows, temperatures, controls.top_k)
+    _keep_top_p(rows, temperatures, controls.top_p)
+    _keep_min_p(rows, temperatures, controls.min_p)
+    rows[is_broken] = math.nan
+    return logits.index_copy(0, controls.rows, rows)
+
+
+def _penalise(rows: Tensor, c: Controls) -> None:
+    where = (c.seen_rows, c.seen_ids)
+    values, repetition = rows[where], c.repetition[c.seen_rows]
+    values = torch.where(values > 0, values / repetition, values * repetition)
+    values -= c.frequency[c.seen_rows] * c.seen_counts
+    values -= c.presence[c.seen_rows] * (c.seen_counts > 0)
+    rows[where] = values
+
+
+def _keep_top_k(rows: Tensor, temperatures: Tensor, top_k: Tensor) -> None:
+    chosen = ((top_k > 0) & (top_k < rows.shape[1]) & (temperatures > 0)).nonzero().flatten()
+    if chosen.numel():
+        some = rows[chosen]
+        rows[chosen] = some.masked_fill_(~largest(some, top_k[chosen]), -math.inf)
+
+
+def _keep_top_p(rows: Tensor, temperatures: Tensor, top_p: Tensor) -> None:
+    chosen = ((top_p < 1) & (temperatures > 0)).nonzero().flatten()
+    count = min(_FEW, rows.shape[1])
+    while chosen.numel():
+        some, share = rows[chosen], top_p[chosen, None]
+        weights = _weights(some, temperatures[chosen])
+        wanted = share * weights.sum(-1, keepdim=True, dtype=torch.float64)
+        ids = ranked(some, count)
+        sums = weights.gather(1, ids).cumsum(-1, dtype=torch.float64)
+        # A token stays if those before it have not reached the share yet; before the first there are none.
+        is_kept = torch.cat((torch.zeros_like(sums[:, :1]), sums[:, :-1]), dim=-1) < wanted
+        is_kept[:, 0] = True
+        is_enough = sums[:, -1] >= wanted[:, 0] if count < rows.shape[1] else torch.ones_like(chosen, dtype=torch.bool)
+        kept = torch.full_like(some, -math.inf).scatter_(1, ids, some.gather(1, ids).masked_fill_(~is_kept, -math.inf))
+        rows[chosen[is_enough]] = kept[is_enough]
+        chosen, count = chosen[~is_enough], rows.shape[1]
+
+
+def _keep_min_p(rows: Tensor, temperatures: Tensor, min_p: Tensor) -> None:
+    chosen = ((min_p > 0) & (temperatures > 0)).nonzero().flatten()
+    if chosen.numel():
+        some = rows[chosen]
+        too_small = _weights(some, temperatures[chosen]) < min_p[chosen, None]
+        rows[chosen] = some.masked_fill_(too_small, -math.inf)
+
+
+def _weights(rows: Tensor, temperatures: Tensor) -> Tensor:
+    """Probabilities at these temperatures, divided by the largest of the row, which is therefore exactly 1."""
+    return (rows - rows.amax(-1, keepdim=True)).div_(temperatures[:, None]).exp_()
