@@ -20,6 +20,8 @@ SHELL := bash
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check
 export PIP_ROOT_USER_ACTION := ignore
+# OpenMP's threads spin while they wait, which makes a step many times slower on a machine that has other work.
+export OMP_WAIT_POLICY ?= PASSIVE
 CHROMIUM := chromium fonts-liberation fonts-dejavu-core fonts-noto-color-emoji
 
 .PHONY: help demo test lint prove clean need-test FORCE

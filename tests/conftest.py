@@ -25,6 +25,10 @@ RunPython = Callable[..., str]
 settings.register_profile("fixed", derandomize=True, deadline=None, database=None, print_blob=True)
 settings.load_profile("fixed")
 
+# Before torch is loaded, and for the kernels and servers that tests start: threads that wait for each other must not
+# spin, or a step of the demo model takes many times as long when the machine has other work.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 # The hub's client reads this at its import: a test that asks for a model by name must not reach the network.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
