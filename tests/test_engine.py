@@ -1,4 +1,4 @@
-"""The engine's own surface: requests, ids, refusals, plan, snapshot, subscribers; see reports/ and prove/ for the rest."""
+"""The engine's own surface: requests, ids, refusals, plan, snapshot, subscribers."""
 
 from __future__ import annotations
 

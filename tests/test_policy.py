@@ -125,7 +125,7 @@ def test_priorities_order_admission() -> None:
     while engine.has_unfinished:
         finished += engine.step().finished
     assert [seqs.index(seq) for seq in finished] == [2, 4, 0, 3, 1]
-    with pytest.raises(TypeError, match="priority=1.5"):
+    with pytest.raises(TypeError, match=r"priority=1\.5"):
         add(engine, [1], 1, 1.5)  # type: ignore[arg-type]
 
 

@@ -11,7 +11,7 @@ from tests.parity import engine_tokens, one_thread, reference_tokens
 from tests.prove import Figures, Proof, combine
 
 STEM = (
-    "You are a helpful assistant for a city library. The library opens at nine and closes at seven. It lends books, "
+    "You are a helpful assistant for a city library. It opens at nine and closes at seven. It lends books, "
     "maps and musical instruments. Answer the reader's question in one short paragraph. Question: "
 )
 TEXTS = [
@@ -22,10 +22,12 @@ TEXTS = [
     STEM + "may I borrow a violin?",
     STEM + "when do you open on Monday, and may I bring my dog along?",
     "List three reasons to learn Python:\n1.",
-    "It was the best of times, it was the worst of times, it was the age of wisdom, it was the age of foolishness, "
-    "it was the epoch of belief, it was the epoch of incredulity, it was the season of Light, it was the season of "
-    "Darkness, it was the spring of hope, it was the winter of despair, we had everything before us, we had nothing "
-    "before us,",
+    (
+        "It was the best of times, it was the worst of times, it was the age of wisdom, it was the age of foolishness, "
+        "it was the epoch of belief, it was the epoch of incredulity, it was the season of Light, it was the season of "
+        "Darkness, it was the spring of hope, it was the winter of despair, we had everything before us, we had "
+        "nothing before us,"
+    ),
 ]
 OPTIONS = [
     {"max_num_batched_tokens": 48},

@@ -12,10 +12,41 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).resolve().parents[1]
-ANSWERED = (
-    "N01 N03 N05 N06 N09 N11 N18 N19 N21 N25 N27 N34 N36 V01 V04 V05 V15 V17 V20 V26 V29 V33 V39 "
-    "J01 J02 J04 J05 J13 J17 J20 J22 J26 J27"
-).split()
+ANSWERED = [
+    "N01",
+    "N03",
+    "N05",
+    "N06",
+    "N09",
+    "N11",
+    "N18",
+    "N19",
+    "N21",
+    "N25",
+    "N27",
+    "N34",
+    "N36",
+    "V01",
+    "V04",
+    "V05",
+    "V15",
+    "V17",
+    "V20",
+    "V26",
+    "V29",
+    "V33",
+    "V39",
+    "J01",
+    "J02",
+    "J04",
+    "J05",
+    "J13",
+    "J17",
+    "J20",
+    "J22",
+    "J26",
+    "J27",
+]
 
 
 def ids_in(source: Path) -> dict[str, set[str]]:
