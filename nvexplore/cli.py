@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from nvexplore import __version__
+from nvexplore.bench.command import add_command as add_bench
 
 FIRST_NOTEBOOK = "01_first_steps.ipynb"
 # What `demo` needs beyond the core, by the names they are imported under.
@@ -212,6 +213,7 @@ def parser() -> argparse.ArgumentParser:
     ):
         command = commands.add_parser(name, help=summary, description=run.__doc__)
         command.set_defaults(run=run)
+    add_bench(commands)
     return top
 
 

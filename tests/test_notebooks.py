@@ -39,6 +39,23 @@ def shown(notebook: nbformat.NotebookNode, cell_id: str) -> str:
     return "\n".join(out.get("text") or out["data"]["text/plain"] for out in cell.outputs)
 
 
+def has_figure(notebook: nbformat.NotebookNode, cell_id: str) -> bool:
+    """Whether a cell shows a plot."""
+    cell = next(cell for cell in notebook.cells if cell.id == cell_id)
+    return any("image/png" in out.get("data", {}) for out in cell.outputs)
+
+
+def read_aloud(name: str, folder: Path) -> nbformat.NotebookNode:
+    """A notebook of ours, executed. That it says nothing on stderr, and ends closed, holds for all of them."""
+    demo_model_path(quiet=True)
+    notebook = nbformat.read(CHECKOUT / "notebooks" / f"{name}.ipynb", as_version=4)
+    execute(notebook, folder)
+    assert shown(notebook, "close") == "Session(no model is loaded)"
+    streams = [out for cell in notebook.cells for out in cell.get("outputs", []) if out.output_type == "stream"]
+    assert [out.text for out in streams if out.name == "stderr"] == []
+    return notebook
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_no_outputs_are_committed(path: Path) -> None:
     notebook = nbformat.read(path, as_version=4)
@@ -71,6 +88,43 @@ def test_first_steps(tmp_path: Path) -> None:
     # The state of the views is kept in the notebook: a reader of the saved file sees the last step.
     state = notebook.metadata["widgets"]["application/vnd.jupyter.widget-state+json"]["state"]
     assert any("frame" in model["state"] for model in state.values())
+
+
+@pytest.mark.slow
+def test_scheduling_policies(tmp_path: Path) -> None:
+    """What the text claims in numbers is asserted in the cells; here is what it says can be seen."""
+    notebook = read_aloud("02_scheduling_policies", tmp_path)
+    for cell_id in ("rush-prefill-first", "rush-mixed", "chunked", "whole", "crowd", "priority-run", "duel"):
+        assert has_figure(notebook, cell_id)
+    assert re.search(r"longest silence, in steps +16 +0\n", shown(notebook, "rush-compared"))
+    assert re.search(r"steps in all +40 +24\n", shown(notebook, "rush-compared"))
+    assert re.search(r"tokens in the largest step +64 +242\n", shown(notebook, "budgets"))
+    assert "74 tokens were lost, 24 of them found again, 50 computed again" in shown(notebook, "salvage")
+    rows = [line.split()[0] for line in shown(notebook, "priority").splitlines()[2:5]]
+    assert rows == ["urgent", "normal", "lax"]
+    assert "all requests are finished" in shown(notebook, "last-run")
+    mine = next(cell.source for cell in notebook.cells if cell.id == "mine")
+    assert "class ShortestFirst" in mine and len(mine.splitlines()) <= 30
+
+
+@pytest.mark.slow
+def test_prefix_cache(tmp_path: Path) -> None:
+    notebook = read_aloud("03_prefix_cache", tmp_path)
+    names = re.findall(r"[0-9a-f]{16}", shown(notebook, "by-hand"))
+    assert len(names) == 3 and names == re.findall(r"[0-9a-f]{16}", shown(notebook, "engine"))
+    assert "16 to 22 (0 to 15 cached)" in shown(notebook, "hit-peek") and "2 hit in" in shown(notebook, "hit-peek")
+    assert shown(notebook, "hit").count("shared") == 2
+    assert "16 to 21 (0 to 15 cached)" in shown(notebook, "twins")
+    assert shown(notebook, "exact-check") == "2 of 3, and 8 tokens were run\n"
+    told = shown(notebook, "why") + shown(notebook, "evict-again")
+    for cause in ("unseen", "partial", "differs", "in_flight", "bypassed", "evicted"):
+        assert f" {cause} " in told
+    assert "token 7 is another than in block 0" in told and "was evicted in step 1" in told
+    tail = [shown(notebook, cell_id).count(" had done all day") for cell_id in ("evict-load", "evicted")]
+    assert tail == [1, 0] and "The monk kept his bees" in shown(notebook, "evicted")
+    assert re.search(r"run in prefill +448 +128\n", shown(notebook, "saved"))
+    assert re.search(r"blocks held at most +36 +16\n", shown(notebook, "saved"))
+    assert has_figure(notebook, "worth-plot") and "all requests are finished" in shown(notebook, "last-run")
 
 
 def test_a_one_line_error_stops_run_all(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from nvexplore.backends.attention import PagedAttention
 from nvexplore.backends.base import Backend
+from nvexplore.backends.packed_linear import PackedLinears
 from nvexplore.engine.batch import Dispatch
 from nvexplore.layers.attention import Attention
 from nvexplore.layers.embedding import Embedding, LMHead
@@ -21,6 +22,9 @@ from nvexplore.layers.moe import MoE
 from nvexplore.layers.norm import RMSNorm
 from nvexplore.layers.sampler import sample, uniforms_of
 from nvexplore.runner.forward_batch import ForwardBatch
+
+if TYPE_CHECKING:
+    from nvexplore.models.decoder import CausalLM
 
 _POOL_LIMIT: Final = 1 << 30  # bytes: a KV pool on the CPU shares memory with everything else
 
@@ -47,6 +51,13 @@ class CpuBackend(Backend):
     def __init__(self, dtype: torch.dtype, attention: PagedAttention) -> None:
         self.dtype = dtype
         self._attention = attention
+        self._linears = PackedLinears(dtype)
+
+    def prepare_weights(self, model: CausalLM) -> None:
+        layers = [layer for layer in model.modules() if isinstance(layer, (Linear, LMHead))]
+        if sum(layer.weight.nbytes for layer in layers) <= _free_memory() // 4:
+            for layer in layers:
+                self._linears.pack(layer)
 
     def begin(self, batch: ForwardBatch) -> ForwardBatch:
         slots = batch.slot_mapping.long()
@@ -70,6 +81,7 @@ class CpuBackend(Backend):
 
     def close(self) -> None:
         self._attention.close()
+        self._linears.clear()
 
     def embedding(self, input_ids: Tensor, layer: Embedding) -> Tensor:
         return functional.embedding(input_ids, layer.weight)
@@ -79,7 +91,7 @@ class CpuBackend(Backend):
         return functional.rms_norm(residual, norm.weight.shape, norm.weight, norm.eps), residual
 
     def linear(self, x: Tensor, layer: Linear) -> Tensor:
-        return functional.linear(x, layer.weight, layer.bias)
+        return self._linears.linear(x, layer, layer.bias)
 
     def qk_norm_rope_store(self, qkv: Tensor, layer: Attention, batch: ForwardBatch) -> Tensor:
         plan: _Plan = batch.plan
@@ -104,7 +116,7 @@ class CpuBackend(Backend):
         return functional.silu(gate).mul_(up)
 
     def moe(self, x: Tensor, layer: MoE) -> Tensor:
-        weights, chosen = route(functional.linear(x, layer.gate.weight), layer.top_k, norm=layer.norm_topk_prob)
+        weights, chosen = route(self.linear(x, layer.gate), layer.top_k, norm=layer.norm_topk_prob)
         gate_up, down = layer.experts.gate_up_proj, layer.experts.down_proj
         out = torch.zeros_like(x)
         # One expert at a time, with all tokens that chose it; those that no token chose cost nothing.
@@ -118,7 +130,7 @@ class CpuBackend(Backend):
     def logits(self, hidden: Tensor, rows: Tensor | None, head: LMHead) -> Tensor:
         if rows is not None:
             hidden = hidden.index_select(0, rows)
-        return functional.linear(hidden, head.weight).float()
+        return self._linears.linear(hidden, head).float()
 
     def sample(self, logits: Tensor, batch: ForwardBatch) -> Tensor:
         return sample(logits, batch.temperatures, uniforms_of(batch.sample_keys), batch.controls)

@@ -1,0 +1,73 @@
+"""Linear layers with weights rearranged once, for oneDNN's matrix kernels, which then need not do it in every step.
+
+The operations are private to torch, so nothing depends on them: where they are missing, do not know the dtype, or
+give another result in a trial, everything runs through ``torch.nn.functional.linear``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from nvexplore.layers.embedding import LMHead
+from nvexplore.layers.linear import Linear
+
+# From so many rows on the rearranged weight is the faster one. A fixed number and not a measurement: it would choose
+# differently from run to run, and with it the rounding of every result.
+_MIN_ROWS: Final = {torch.bfloat16: 1, torch.float32: 4}
+
+
+class PackedLinears:
+    """y = x W^T + b for layers that were packed, and for all others too.
+
+    A packed weight takes the memory of the weight once more; ``layer.weight`` stays as it is.
+    """
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self._ops = _find_operations(dtype)
+        self._min_rows = _MIN_ROWS.get(dtype, 0)
+        self._packed: dict[int, Tensor] = {}
+
+    @property
+    def is_available(self) -> bool:
+        return self._ops is not None
+
+    def pack(self, layer: Linear | LMHead) -> None:
+        """Rearrange ``layer.weight``; it must not change afterwards."""
+        if self._ops is not None:
+            self._packed[id(layer)] = self._ops[0](layer.weight.detach())
+
+    def linear(self, x: Tensor, layer: Linear | LMHead, bias: Tensor | None = None) -> Tensor:
+        """[rows, in] -> [rows, out]."""
+        packed = self._packed.get(id(layer))
+        if packed is None or self._ops is None or x.shape[0] < self._min_rows:
+            return functional.linear(x, layer.weight, bias)
+        out: Tensor = self._ops[1](x, packed, bias, "none", [], "")
+        return out
+
+    def clear(self) -> None:
+        self._packed.clear()
+
+
+def _find_operations(dtype: torch.dtype) -> tuple[Any, Any] | None:
+    """Return torch's (rearrange, multiply), or None where a trial fails or differs from ``linear``."""
+    if dtype not in _MIN_ROWS:
+        return None
+    try:
+        namespace = torch.ops.mkldnn
+        pack, multiply = namespace._reorder_linear_weight.default, namespace._linear_pointwise.default
+        x, weight, bias = (_waves(shape, dtype) for shape in ((5, 96), (80, 96), (80,)))
+        found = multiply(x, pack(weight), bias, "none", [], "").float()
+        limit = 1e-5 if dtype == torch.float32 else 0.05
+        right = functional.linear(x.double(), weight.double(), bias.double())
+        return (pack, multiply) if (found - right).abs().max() < limit else None
+    except (AttributeError, RuntimeError):  # NotImplementedError is a RuntimeError
+        return None
+
+
+def _waves(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Return different numbers between -1 and 1, without torch's random state."""
+    return torch.arange(torch.Size(shape).numel(), device="cpu").double().sin().view(shape).to(dtype)

@@ -1,0 +1,127 @@
+"""``nvexplore bench``: decode and prefill speed beside a peer's, as a table or as JSON."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import platform
+import sys
+from collections.abc import Sequence
+from functools import partial
+from importlib import metadata
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from nvexplore.bench.compare import Comparison
+
+PEER_NAMES = ("transformers",)  # contenders.py has them; to name them here loads no torch
+DTYPES = ("float32", "bfloat16", "float16")
+
+
+def add_command(commands: Any) -> None:
+    """Register the command with the ``add_subparsers`` object of the ``nvexplore`` command."""
+    command = commands.add_parser("bench", help="measure tokens a second beside a peer's", description=__doc__)
+    command.add_argument("--peer", choices=PEER_NAMES, default="transformers", help="(%(default)s)")
+    command.add_argument("--model", default="demo", help="'demo', a checkpoint folder or a Hub name (%(default)s)")
+    command.add_argument("--dtype", type=_dtypes, default=["bfloat16", "float32"], help="one or more, with commas")
+    command.add_argument("--batch", type=_counts, default=[1, 8], help="prompts at a time; one or more, with commas")
+    command.add_argument("--prompt-len", type=_count, default=64, help="tokens a prompt (%(default)s)")
+    command.add_argument("--new-tokens", type=_count, default=48, help="tokens a completion (%(default)s)")
+    command.add_argument("--passes", type=_count, default=3, help="measured passes; medians are told (%(default)s)")
+    command.add_argument("--threads", type=_count, help="torch's threads, for both (torch's own choice)")
+    command.add_argument("--json", metavar="FILE", help="write all figures there; '-' is standard output")
+    command.set_defaults(run=bench)
+
+
+def bench(args: argparse.Namespace) -> int:
+    """Run the command and return its exit status."""
+    from nvexplore.cli import CommandError
+
+    missing = [name for name in ("torch", "transformers") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise CommandError(f'bench needs {", ".join(missing)}: pip install "nvexplore[run]"')
+    if args.new_tokens < 2:
+        raise CommandError("--new-tokens: at least 2, the first token belongs to the prefill")
+    import torch
+
+    from nvexplore.bench.compare import compare
+    from nvexplore.bench.contenders import PEERS, Nvexplore
+    from nvexplore.bench.workload import Workload
+    from nvexplore.checkpoint import resolve_checkpoint
+
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    path = resolve_checkpoint(args.model)
+    workloads = [Workload(batch, args.prompt_len, args.new_tokens) for batch in sorted(args.batch)]
+    report = {"peer": args.peer, "model": str(args.model), "passes": args.passes, **_machine(args.peer, path)}
+    results: list[dict[str, Any]] = []
+    for dtype in args.dtype:
+        contenders = (Nvexplore(path, dtype, workloads[-1]), PEERS[args.peer](path, dtype, workloads[-1]))
+        try:
+            found = compare(contenders, workloads, args.passes, partial(_tell, dtype))
+        finally:
+            for contender in contenders:
+                contender.close()
+        results += [{"dtype": dtype, **comparison.as_dict()} for comparison in found]
+        if args.json != "-":
+            _print_table(dtype, found)
+    report |= {"load_after": _load(), "results": results}
+    if args.json == "-":
+        print(json.dumps(report, indent=2))
+    elif args.json:
+        Path(args.json).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    return 0
+
+
+def _print_table(dtype: str, comparisons: Sequence[Comparison]) -> None:
+    ours, theirs = comparisons[0].names
+    print(f"\n{dtype:<10} {'':>6} {'decode, tokens/s':>34} {'prefill, tokens/s':>34}")
+    print(f"{'':<10} {'batch':>6} " + " ".join(f"{ours:>12} {theirs:>14} {'ratio':>6}" for _ in range(2)) + "  equal")
+    for each in comparisons:
+        cells = []
+        for rates, ratio in ((each.decode, each.decode_ratio), (each.prefill, each.prefill_ratio)):
+            cells.append(f"{median(rates[0]):>12.1f} {median(rates[1]):>14.1f} {ratio:>5.2f}x")
+        print(f"{'':<10} {each.workload.batch:>6} " + " ".join(cells) + f"  {each.equal_tokens:>5.0%}")
+
+
+def _machine(peer: str, path: Path) -> dict[str, Any]:
+    import torch
+
+    versions = {name: metadata.version(name) for name in ("nvexplore", "torch", peer)}
+    return {
+        "versions": {"python": platform.python_version(), **versions},
+        "threads": torch.get_num_threads(),
+        "processors": os.cpu_count(),
+        "load_before": _load(),
+    }
+
+
+def _load() -> list[float] | None:
+    return [round(value, 2) for value in os.getloadavg()] if hasattr(os, "getloadavg") else None
+
+
+def _tell(dtype: str, line: str) -> None:
+    print(f"{dtype}: {line}", file=sys.stderr, flush=True)
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value}: must be at least 1")
+    return value
+
+
+def _counts(text: str) -> list[int]:
+    return [_count(part) for part in text.split(",")]
+
+
+def _dtypes(text: str) -> list[str]:
+    names = text.split(",")
+    for name in names:
+        if name not in DTYPES:
+            raise argparse.ArgumentTypeError(f"{name!r}: choose from {', '.join(DTYPES)}")
+    return names
