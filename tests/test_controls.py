@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from nvexplore import LLM
 from nvexplore.engine.batch import ScheduledBatch
 from nvexplore.engine.sequence import Sequence
 from nvexplore.layers import controls as controls_module
@@ -21,6 +23,8 @@ from nvexplore.layers.sampler import sample, uniforms_of
 from nvexplore.runner.forward_batch import sample_key
 from nvexplore.runner.wishes import wishes_of
 from nvexplore.sampling_params import SamplingParams
+from nvexplore.toy import make_toy
+from tests.paged import hugging_face
 
 Row = npt.NDArray[np.float64]
 EOS = frozenset({3})
@@ -265,3 +269,17 @@ def test_controls_move_as_one() -> None:
     assert controls is not None
     moved = controls.to(torch.device("meta"))
     assert all(getattr(moved, name).device.type == "meta" for name in Controls.__slots__)
+
+
+def test_greedy_generation_with_penalty_and_min_tokens_equals_transformers(tmp_path: Path) -> None:
+    """The whole way, through chunks, prefix hits and decode steps."""
+    path = make_toy(tmp_path, "qwen3", seed=4)
+    ids = list(b"once upon a time, upon a time")
+    theirs = hugging_face(path).generate(
+        torch.tensor([ids]), do_sample=False, repetition_penalty=1.3, min_new_tokens=6, max_new_tokens=24
+    )
+    params = SamplingParams(temperature=0, repetition_penalty=1.3, min_tokens=6, max_tokens=24)
+    with LLM(path, block_size=4, num_kvcache_blocks=64, max_num_batched_tokens=7) as llm:
+        for _ in range(2):
+            outputs = llm.generate([ids, ids[:11]], [params, SamplingParams(temperature=0)], use_tqdm=False)
+            assert outputs[0].token_ids == theirs[0, len(ids) :].tolist()

@@ -34,7 +34,7 @@ class _Plan:
     """What all layers of a step share: where keys and values go, the attention's own plan, the rotation.
 
     kept:  [K] int64 tokens that are stored, or None where all are; slots: [K] int64 where to.
-    angles: cosines and sines [T, 1, head_dim / 2] by the identity of their table.
+    angles: cosines and signed sines [T, 1, head_dim], as ``_rotate`` takes them, by the identity of their table.
     """
 
     kept: Tensor | None
@@ -88,23 +88,26 @@ class CpuBackend(Backend):
 
     def add_rms_norm(self, x: Tensor, residual: Tensor | None, norm: RMSNorm) -> tuple[Tensor, Tensor]:
         residual = x if residual is None else residual.add_(x)
-        return functional.rms_norm(residual, norm.weight.shape, norm.weight, norm.eps), residual
+        return _rms_norm(residual, norm), residual
 
     def linear(self, x: Tensor, layer: Linear) -> Tensor:
         return self._linears.linear(x, layer, layer.bias)
 
     def qk_norm_rope_store(self, qkv: Tensor, layer: Attention, batch: ForwardBatch) -> Tensor:
         plan: _Plan = batch.plan
-        heads = qkv.view(-1, layer.num_heads + 2 * layer.num_kv_heads, layer.head_dim)
-        q, k, v = torch.split(heads, [layer.num_heads, layer.num_kv_heads, layer.num_kv_heads], dim=1)
-        q, k = _normalise(q, layer.q_norm), _normalise(k, layer.k_norm)
-        cos, sin = self._angles(layer.rotary.cos_sin, batch)
-        q, k = _rotate(q, cos, sin), _rotate(k, cos, sin)
+        num_heads, num_kv_heads, head_dim = layer.num_heads, layer.num_kv_heads, layer.head_dim
+        heads = qkv.view(-1, num_heads + 2 * num_kv_heads, head_dim)
+        qk, v = heads[:, : num_heads + num_kv_heads], heads[:, num_heads + num_kv_heads :]
+        if layer.q_norm is not None and layer.k_norm is not None:
+            q, k = qk[:, :num_heads], qk[:, num_heads:]
+            qk = torch.cat((_rms_norm(q, layer.q_norm), _rms_norm(k, layer.k_norm)), dim=1)
+        qk = _rotate(qk, *self._angles(layer.rotary.cos_sin, batch))
+        k = qk[:, num_heads:]
         if plan.kept is not None:
             k, v = k[plan.kept], v[plan.kept]
-        layer.k_cache.flatten(0, 1).index_copy_(0, plan.slots, k)
-        layer.v_cache.flatten(0, 1).index_copy_(0, plan.slots, v)
-        return q
+        layer.k_cache.view(-1, num_kv_heads, head_dim).index_copy_(0, plan.slots, k)
+        layer.v_cache.view(-1, num_kv_heads, head_dim).index_copy_(0, plan.slots, v)
+        return qk[:, :num_heads]
 
     def attention(self, q: Tensor, layer: Attention, batch: ForwardBatch) -> Tensor:
         plan: _Plan = batch.plan
@@ -139,7 +142,7 @@ class CpuBackend(Backend):
         known: dict[int, tuple[Tensor, Tensor]] = batch.plan.angles
         if id(table) not in known:
             cos, sin = table.index_select(0, batch.positions)[:, None].chunk(2, dim=-1)
-            known[id(table)] = cos, sin
+            known[id(table)] = torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1)
         return known[id(table)]
 
 
@@ -151,16 +154,20 @@ def route(logits: Tensor, top_k: int, *, norm: bool) -> tuple[Tensor, Tensor]:
     return weights.to(logits.dtype), chosen
 
 
-def _normalise(heads: Tensor, norm: RMSNorm | None) -> Tensor:
-    if norm is None:
-        return heads
-    return functional.rms_norm(heads, norm.weight.shape, norm.weight, norm.eps)
+def _rms_norm(x: Tensor, norm: RMSNorm) -> Tensor:
+    weight = norm.weight
+    return functional.rms_norm(x, weight.shape, weight, norm.eps)
 
 
 def _rotate(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn value i of each head [T, heads, head_dim] together with value i + head_dim / 2, in float32."""
-    first, second = heads.float().chunk(2, dim=-1)
-    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(heads.dtype)
+    """Turn value i of each head [T, heads, head_dim] together with value i + head_dim / 2, in float32.
+
+    The first half becomes first * cos - second * sin, the second half second * cos + first * sin: each value times
+    its cosine, plus the other one of its pair times a sine that is negative in the first half.
+    """
+    values = heads.float()
+    partners = values.roll(values.shape[-1] // 2, dims=-1)
+    return torch.addcmul(values * cos, partners, sin).to(heads.dtype)
 
 
 def _free_memory() -> int:

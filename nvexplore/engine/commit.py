@@ -21,6 +21,8 @@ from nvexplore.engine.scheduler import Scheduler
 from nvexplore.engine.sequence import Sequence, SequenceStatus
 from nvexplore.engine.undo import UndoLog
 
+PREFILL, DECODE = SequenceStatus.PREFILL, SequenceStatus.DECODE
+
 StopMatcher = Callable[[Sequence], str | None]
 """The engine knows no text: whoever does says which of ``sampling_params.stop`` the newest token has completed.
 
@@ -65,7 +67,7 @@ class Committer:
                 continue
             seq.token_ids.append(token_id)
             seq_ids.append(seq.seq_id)
-            seq.status = SequenceStatus.DECODE
+            seq.status = DECODE
             params = seq.sampling_params
             is_last = end + 1 - seq.num_prompt_tokens >= params.max_tokens
             if (is_last or token_id in seq.stop_ids or params.stop) and self._ends(seq, token_id, is_last):
@@ -81,7 +83,8 @@ class Committer:
         if seq.num_completion_tokens > params.min_tokens:
             if token_id in seq.stop_ids:
                 stop_reason = token_id
-            elif params.stop and self.stop_matcher is not None:
+            elif params.stop:
+                assert self.stop_matcher is not None  # or the request would have been refused
                 stop_reason = self.stop_matcher(seq)
         if stop_reason is not None:
             self._undo.attr(seq, "stop_reason")
@@ -107,14 +110,14 @@ class Committer:
     def _keep_logprobs(self, batch: ScheduledBatch, sampled: Sampled) -> None:
         for row, logprobs in sampled.logprobs.items():
             kept = batch.seqs[row].logprobs
-            if kept is not None:
-                self._undo.length(kept)
-                kept.append(logprobs)
+            assert kept is not None  # a runner tells those who ask
+            self._undo.length(kept)
+            kept.append(logprobs)
         for row, several in sampled.prompt_logprobs.items():
             prompt = batch.seqs[row].prompt_logprobs
-            if prompt is not None:
-                self._undo.length(prompt)
-                prompt.extend(several)
+            assert prompt is not None
+            self._undo.length(prompt)
+            prompt.extend(several)
 
 
 def _uncommit(batch: ScheduledBatch) -> None:
@@ -124,4 +127,4 @@ def _uncommit(batch: ScheduledBatch) -> None:
         seq.num_computed_tokens = start
         if samples:  # the row ran up to the last token, so what stands behind it is the sampled one
             del seq.token_ids[start + count :]
-        seq.status = SequenceStatus.PREFILL if is_prefill else SequenceStatus.DECODE
+        seq.status = PREFILL if is_prefill else DECODE

@@ -5,10 +5,10 @@ All of them are views of one int32 buffer, so that a device needs one copy a ste
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import accumulate, chain
 from typing import Any, Final
 
 import numpy as np
@@ -20,6 +20,10 @@ from torch import Tensor
 from nvexplore.engine.batch import ScheduledBatch
 from nvexplore.engine.sequence import Sequence
 from nvexplore.layers.controls import Controls
+from nvexplore.runner.block_tables import BlockTables
+
+_WORD: Final = 0xFFFF_FFFF_FFFF_FFFF
+_THREE_WORDS: Final = struct.Struct("<3Q").pack
 
 # Types other than int32 are bit patterns in the int32 buffer; 64-bit ones come first, where they are aligned.
 _KEYS: Final = "sample_keys"
@@ -41,7 +45,7 @@ class ForwardBatch:
                    but no later chunk of its prompt.
     block_tables:  [N, widest] physical blocks that hold the context, padded with -1.
     logits_rows:   [R] the tokens whose logits are wanted: the last one of each row that samples.
-    sample_keys:   [R] int64, random bits of each sampled token (``sample_key``).
+    sample_keys:   [R] int64, random bits of each sampled token (``sample_key``); 0 where the temperature is.
     temperatures:  [R] float32.
     num_prefill, num_decode: rows of each kind, padding excluded.
     num_padding:   rows at the end that stand for nothing: token 0, position 0, slot -1, context 0, no block.
@@ -102,9 +106,8 @@ def sample_key(seed: int, seq_id: int, position: int) -> int:
 
     A hash and not a stream: a step done again, or among other rows, draws the same.
     """
-    mask = 0xFFFF_FFFF_FFFF_FFFF
-    digest = xxhash.xxh3_64_digest(struct.pack("<3Q", seed & mask, seq_id & mask, position & mask))
-    return int.from_bytes(digest, "big", signed=True)
+    bits: int = xxhash.xxh3_64_intdigest(_THREE_WORDS(seed & _WORD, seq_id & _WORD, position & _WORD))
+    return bits - (1 << 64) if bits >> 63 else bits
 
 
 def key_of(seq: Sequence, position: int, engine_seed: int) -> int:
@@ -117,62 +120,77 @@ def key_of(seq: Sequence, position: int, engine_seed: int) -> int:
 
 
 def build_forward_batch(
-    batch: ScheduledBatch, block_size: int, *, seed: int = 0, num_padding: int = 0, controls: Controls | None = None
+    batch: ScheduledBatch,
+    block_size: int,
+    *,
+    seed: int = 0,
+    num_padding: int = 0,
+    controls: Controls | None = None,
+    tables: BlockTables | None = None,
 ) -> ForwardBatch:
     """Lay ``batch`` out as tensors on the CPU; reads sequences and changes nothing.
 
     num_padding: rows to add for a graph of fixed size; they are sampled too, so that sizes decide all shapes.
+    tables: kept by whoever builds a batch every step, for speed alone.
     ValueError where a block table does not reach the end of its row.
     """
-    tables = [
-        seq.block_table[: -(-(start + count) // block_size)]
-        for seq, start, count in zip(batch.seqs, batch.starts, batch.counts, strict=True)
-    ]
-    for seq, table, start, count in zip(batch.seqs, tables, batch.starts, batch.counts, strict=True):
-        if len(table) * block_size < start + count:
+    used: list[list[int]] = []  # the blocks of each row's context
+    ids: list[int] = []
+    for seq, start, count in zip(batch.seqs, batch.starts, batch.counts, strict=True):
+        num_blocks, table = -(-(start + count) // block_size), seq.block_table
+        if len(table) < num_blocks:
             raise ValueError(
                 f"request {seq.request_id!r}: {len(table)} blocks of {block_size} do not hold the "
                 f"{start + count} tokens of this step"
             )
-    pad = [1] * num_padding
-    counts = np.array([*batch.counts, *pad], np.int32)
-    starts = np.array([*batch.starts, *(0 for _ in pad)], np.int32)
+        used.append(table if len(table) == num_blocks else table[:num_blocks])
+        if count == 1:
+            ids.append(seq.token_ids[start])
+        else:
+            ids += seq.token_ids[start : start + count]
+    num_rows = len(used)
+    counts = np.array(batch.counts + [1] * num_padding, np.int32)
+    starts = np.array(batch.starts + [0] * num_padding, np.int32)
     contexts = starts + counts
-    contexts[len(tables) :] = 0
-    ends = np.fromiter(accumulate(counts.tolist(), initial=0), np.int32)
+    contexts[num_rows:] = 0
+    ends, context_ends = np.zeros((2, len(counts) + 1), np.int32)
+    np.cumsum(counts, out=ends[1:])
+    np.cumsum(contexts, out=context_ends[1:])
     rows = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
     positions = np.arange(ends[-1], dtype=np.int32) - np.repeat(ends[:-1] - starts, counts)
 
-    block_tables = np.full((len(counts), max(map(len, tables), default=0) or 1), -1, np.int32)
-    used = np.arange(block_tables.shape[1]) < np.array([*map(len, tables), *(0 for _ in pad)])[:, None]
-    block_tables[used] = list(chain.from_iterable(tables))
+    seq_ids = [seq.seq_id for seq in batch.seqs]
+    block_tables = (tables or BlockTables()).rows(seq_ids, used, num_padding)
     blocks = block_tables[rows, positions // block_size]
     slots = np.where(blocks < 0, -1, blocks * block_size + positions % block_size)
 
     sampled = [row for row, samples in enumerate(batch.samples) if samples]
-    keys = [key_of(batch.seqs[r], batch.starts[r] + batch.counts[r], seed) for r in sampled]
-    temperatures = [batch.seqs[r].sampling_params.temperature for r in sampled]
-    sampled += range(len(tables), len(counts))
+    temperatures = [batch.seqs[row].sampling_params.temperature for row in sampled]
+    keys = [
+        key_of(batch.seqs[row], batch.starts[row] + batch.counts[row], seed) if temperature else 0
+        for row, temperature in zip(sampled, temperatures, strict=True)
+    ]
+    sampled += range(num_rows, num_rows + num_padding)
     arrays: dict[str, npt.NDArray[Any]] = {
-        _KEYS: np.array([*keys, *(0 for _ in pad)], np.int64),
-        "input_ids": np.array([*_scheduled_ids(batch), *(0 for _ in pad)], np.int32),
+        _KEYS: np.array(keys + [0] * num_padding, np.int64),
+        "input_ids": np.array(ids + [0] * num_padding, np.int32),
         "positions": positions,
         "slot_mapping": slots,
         "cu_seqlens_q": ends,
-        "cu_seqlens_k": np.fromiter(accumulate(contexts.tolist(), initial=0), np.int32),
+        "cu_seqlens_k": context_ends,
         "context_lens": contexts,
         "block_tables": block_tables,
         "logits_rows": ends[1:][sampled] - 1,
-        "temperatures": np.array([*temperatures, *(0.0 for _ in pad)], np.float32),
+        "temperatures": np.array(temperatures + [0.0] * num_padding, np.float32),
     }
-    flat = [np.ascontiguousarray(arrays[name]).reshape(-1).view(np.int32) for name in _ORDER]
-    packed = torch.from_numpy(np.concatenate(flat))
+    packed = torch.from_numpy(np.concatenate([arrays[name].reshape(-1).view(np.int32) for name in _ORDER]))
+    num_prefill = sum(batch.is_prefill)
     return ForwardBatch(
         packed=packed,
         **dict(_views(packed, {name: arrays[name].shape for name in _ORDER})),
         block_size=block_size,
-        num_prefill=sum(batch.is_prefill),
-        num_decode=len(batch.is_prefill) - sum(batch.is_prefill),
+        num_prefill=num_prefill,
+        num_decode=num_rows - num_prefill,
         num_padding=num_padding,
         max_seqlen_q=int(counts.max(initial=0)),
         max_seqlen_k=int(contexts.max(initial=0)),
@@ -180,15 +198,11 @@ def build_forward_batch(
     )
 
 
-def _scheduled_ids(batch: ScheduledBatch) -> Iterator[int]:
-    for seq, start, count in zip(batch.seqs, batch.starts, batch.counts, strict=True):
-        yield from seq.token_ids[start : start + count]
-
-
 def _views(packed: Tensor, shapes: dict[str, tuple[int, ...]]) -> Iterator[tuple[str, Tensor]]:
     offset = 0
     for name in _ORDER:
         dtype = _DTYPES.get(name, torch.int32)
-        size = int(np.prod(shapes[name])) * (dtype.itemsize // 4)
-        yield name, packed[offset : offset + size].view(dtype).view(shapes[name])
+        size = math.prod(shapes[name]) * (dtype.itemsize // 4)
+        part = packed[offset : offset + size]
+        yield name, (part if dtype is torch.int32 else part.view(dtype)).view(shapes[name])
         offset += size

@@ -22,6 +22,7 @@ from nvexplore.layers.logprobs import token_logprobs
 from nvexplore.layers.parameter import Placement
 from nvexplore.model_config import ModelConfig
 from nvexplore.models.decoder import CausalLM
+from nvexplore.runner.block_tables import BlockTables
 from nvexplore.runner.forward_batch import ForwardBatch, build_forward_batch
 from nvexplore.runner.kv_cache import KVCache, KVCacheShape
 from nvexplore.runner.weights import Progress, load_weights
@@ -70,6 +71,7 @@ class ModelRunner:
         self.vocab_size = model_config.vocab_size
         self.dtype = resolve_dtype(dtype, model_config)
         self._seed = seed
+        self._tables = BlockTables()
         self._closed = False
         self.backend = create_backend(device, self.dtype, attention_backend)
         device = self.backend.device
@@ -152,7 +154,9 @@ class ModelRunner:
             del self.model, self.kv_cache
 
     def _begin(self, batch: ScheduledBatch, controls: Controls | None = None) -> ForwardBatch:
-        return self.backend.begin(build_forward_batch(batch, self.block_size, seed=self._seed, controls=controls))
+        return self.backend.begin(
+            build_forward_batch(batch, self.block_size, seed=self._seed, controls=controls, tables=self._tables)
+        )
 
     def _check_open(self) -> None:
         if self._closed:

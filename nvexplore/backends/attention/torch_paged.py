@@ -17,14 +17,14 @@ from nvexplore.runner.forward_batch import ForwardBatch
 class _Group(NamedTuple):
     """B rows with one token each, attended to together; S is their longest context.
 
-    tokens: where the rows are in the batch, [B] int64 or a slice.
-    slots:  [B * S] the slot of every position of every context.
-    mask:   [B, 1, 1, S], 0 or, beyond a row's context, -inf.
+    tokens: where the rows are in the batch, [B] int64, or None: they are the batch, in order.
+    slots:  [B * S] the slot of every position of every context, or a slice where they follow one another.
+    mask:   [B, 1, 1, S], 0 or, beyond a row's context, -inf; None where all contexts are S long.
     """
 
-    tokens: Tensor | slice
-    slots: Tensor
-    mask: Tensor
+    tokens: Tensor | None
+    slots: Tensor | slice
+    mask: Tensor | None
 
 
 class _Chunk(NamedTuple):
@@ -34,7 +34,7 @@ class _Chunk(NamedTuple):
     """
 
     tokens: slice
-    slots: Tensor
+    slots: Tensor | slice
     mask: Tensor
 
 
@@ -58,44 +58,54 @@ class TorchPagedAttention:
             if stop - start == 1 and context > 0:
                 single.append(row)
             elif context > 0:
-                positions = torch.arange(context)
-                slots = _slots(batch.block_tables[row], positions, batch.block_size)
-                mask = self._mask(positions > batch.positions[start:stop, None])
-                chunks.append(_Chunk(slice(start, stop), slots, mask))
-        groups = [self._group(batch, rows) for rows in _similar_lengths(single, contexts)]
+                mask = self._mask(torch.arange(context) > batch.positions[start:stop, None])
+                chunks.append(_Chunk(slice(start, stop), _slots(batch, row, context), mask))
+        groups = [self._group(batch, rows, contexts) for rows in _similar_lengths(single, contexts)]
         return [*groups, *chunks]
 
     def forward(self, q: Tensor, k_cache: Tensor, v_cache: Tensor, scale: float, plan: list[_Group | _Chunk]) -> Tensor:
+        if len(plan) == 1 and isinstance(plan[0], _Group) and plan[0].tokens is None:
+            keys, values = self._gather(k_cache, 0, plan[0].slots), self._gather(v_cache, 1, plan[0].slots)
+            return _attend_group(q, keys, values, plan[0].mask, scale)
         # Rows of padding are in no group and keep their zeros.
-        out = torch.zeros_like(q)
+        out = torch.zeros(q.shape, dtype=q.dtype, device=q.device)
         for part in plan:
             keys, values = self._gather(k_cache, 0, part.slots), self._gather(v_cache, 1, part.slots)
-            attend = _attend_chunk if isinstance(part, _Chunk) else _attend_group
-            out[part.tokens] = attend(q[part.tokens], keys, values, part.mask, scale)
+            if isinstance(part, _Chunk):
+                out[part.tokens] = _attend_chunk(q[part.tokens], keys, values, part.mask, scale)
+            else:
+                assert part.tokens is not None  # it is None only where the group is alone
+                out[part.tokens] = _attend_group(q[part.tokens], keys, values, part.mask, scale)
         return out
 
     def close(self) -> None:
         self._buffers.clear()
 
-    def _group(self, batch: ForwardBatch, rows: list[int]) -> _Group:
+    def _group(self, batch: ForwardBatch, rows: list[int], contexts: list[int]) -> _Group:
         index = torch.tensor(rows)
-        contexts = batch.context_lens[index].long()
-        positions = torch.arange(int(contexts.max()))
-        beyond = positions >= contexts[:, None]
+        longest = max(contexts[row] for row in rows)
+        tokens = batch.cu_seqlens_q[index].long() if len(rows) < batch.num_tokens else None
+        if len(rows) == 1:
+            return _Group(tokens, _slots(batch, rows[0], longest), None)
+        positions = torch.arange(longest)
+        beyond = positions >= batch.context_lens[index, None]
+        is_ragged = any(contexts[row] < longest for row in rows)
         # Beyond its context a row reads its own position 0 again: a slot that nobody wrote may hold NaN,
         # which spoils a sum even with weight zero.
-        positions = torch.where(beyond, 0, positions)
+        positions = positions.expand(beyond.shape).masked_fill(beyond, 0)
         blocks = batch.block_tables[index].gather(1, positions // batch.block_size)
         slots = blocks.long() * batch.block_size + positions % batch.block_size
-        tokens = batch.cu_seqlens_q[index].long() if len(rows) < batch.num_tokens else slice(None)
-        return _Group(tokens, slots.flatten(), self._mask(beyond)[:, None, None])
+        return _Group(tokens, slots.flatten(), self._mask(beyond)[:, None, None] if is_ragged else None)
 
     def _mask(self, hidden: Tensor) -> Tensor:
         return torch.zeros(hidden.shape, dtype=self._dtype).masked_fill_(hidden, -torch.inf)
 
-    def _gather(self, cache: Tensor, which: int, slots: Tensor) -> Tensor:
-        """Return [slots, num_kv_heads, head_dim] in buffer ``which``, until the next gather into it."""
-        rows = cache.flatten(0, 1).flatten(1)
+    def _gather(self, cache: Tensor, which: int, slots: Tensor | slice) -> Tensor:
+        """Return [slots, num_kv_heads, head_dim]: a view of a slice, else buffer ``which``, until it is next used."""
+        per_slot = cache.view(-1, *cache.shape[2:])
+        if isinstance(slots, slice):
+            return per_slot[slots]
+        rows = cache.view(per_slot.shape[0], -1)
         size = slots.shape[0] * rows.shape[1]
         while len(self._buffers) <= which:
             self._buffers.append(rows.new_empty(0))
@@ -106,8 +116,14 @@ class TorchPagedAttention:
         return out.view(slots.shape[0], *cache.shape[2:])
 
 
-def _slots(table: Tensor, positions: Tensor, block_size: int) -> Tensor:
-    return table[positions // block_size].long() * block_size + positions % block_size
+def _slots(batch: ForwardBatch, row: int, context: int) -> Tensor | slice:
+    """Return the slots of one row's positions below ``context``, as a slice where its blocks lie side by side."""
+    size = batch.block_size
+    table = batch.block_tables[row].tolist()[: -(-context // size)]
+    if table == list(range(table[0], table[0] + len(table))):
+        return slice(table[0] * size, table[0] * size + context)
+    positions = torch.arange(context)
+    return batch.block_tables[row][positions // size].long() * size + positions % size
 
 
 def _similar_lengths(rows: list[int], contexts: list[int]) -> list[list[int]]:
@@ -121,9 +137,9 @@ def _similar_lengths(rows: list[int], contexts: list[int]) -> list[list[int]]:
     return [sorted(group) for group in groups]
 
 
-def _attend_group(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: float) -> Tensor:
+def _attend_group(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float) -> Tensor:
     # The query heads that share a KV head stand where a sequence of queries would: no key is repeated.
-    batch, length = q.shape[0], mask.shape[-1]
+    batch, length = q.shape[0], keys.shape[0] // q.shape[0]
     kv_heads, head_dim = keys.shape[1:]
     out = scaled_dot_product_attention(
         q.view(batch, kv_heads, -1, head_dim),
