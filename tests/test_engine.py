@@ -351,6 +351,25 @@ class TestRecords:
                 tables.setdefault(row, []).append(block)
                 assert 0 <= offset < 2 and 1 <= length <= 2 - offset
 
+    @pytest.mark.parametrize("every", [1, 2, 3, 5])
+    def test_a_record_is_the_same_whether_the_steps_before_were_recorded_or_not(self, every: int) -> None:
+        def engine() -> Engine:
+            made = toy_engine(14, 2, max_num_batched_tokens=6)
+            for prompt in ([1, 2, 3, 4, 5], [1, 2, 3, 4, 6], [9], [8, 8]):
+                made.add_request(prompt, SamplingParams(max_tokens=9))
+            return made
+
+        always, sometimes, step = engine(), engine(), 0
+        while always.has_unfinished:
+            full = always.step(want_record=True).record
+            some = sometimes.step(want_record=step % every == 0).record
+            if some is not None:
+                assert full is not None
+                for column in ("seq_id", "start", "count", "num_cached_tokens", "context_len", "spans", "waiting"):
+                    assert getattr(some.planned, column) == getattr(full.planned, column), (step, column)
+            step += 1
+        assert step > 20
+
     def test_records_and_snapshots_survive_json_and_msgpack(self) -> None:
         engine = toy_engine(4)
         engine.add_request([1, 2, 3, 4, 5], THREE)

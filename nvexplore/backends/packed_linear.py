@@ -61,9 +61,9 @@ def _find_operations(dtype: torch.dtype) -> tuple[Any, Any] | None:
         pack, multiply = namespace._reorder_linear_weight.default, namespace._linear_pointwise.default
         x, weight, bias = (_waves(shape, dtype) for shape in ((5, 96), (80, 96), (80,)))
         found = multiply(x, pack(weight), bias, "none", [], "").float()
-        limit = 1e-5 if dtype == torch.float32 else 0.05
         right = functional.linear(x.double(), weight.double(), bias.double())
-        return (pack, multiply) if (found - right).abs().max() < limit else None
+        is_right = (found - right).abs().max() < 32 * torch.finfo(dtype).eps * right.abs().max()
+        return (pack, multiply) if is_right else None
     except (AttributeError, RuntimeError):  # NotImplementedError is a RuntimeError
         return None
 

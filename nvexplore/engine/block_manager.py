@@ -28,6 +28,8 @@ class BlockManager:
         self.is_caching = limits.enable_prefix_caching
         self._undo = undo
         self._log = log
+        # Counts on when a step is undone: it only tells that block tables may have changed.
+        self.num_allocated = 0
         # Blocks allocated since ``start_step``: what a runner that fails may have overwritten.
         self.allocated_this_step: list[int] = []
 
@@ -89,6 +91,7 @@ class BlockManager:
             self.evict(block)
             self.free.remove(block)
             self.allocated_this_step.append(block)
+            self.num_allocated += 1
             self._take(seq, block, "allocated")
 
     def release(self, seq: Sequence) -> None:

@@ -20,7 +20,7 @@ from nvexplore.engine.limits import EngineLimits
 from nvexplore.engine.output import StepOutput
 from nvexplore.engine.policy import make_policy
 from nvexplore.engine.prefix_cache import HashFunction, chain_hash
-from nvexplore.engine.record_builder import QueueSizes, build_before, build_committed, build_planned
+from nvexplore.engine.record_builder import PlanRecorder, build_before, build_committed
 from nvexplore.engine.recovery import drop_overwritten
 from nvexplore.engine.requests import Requests, check_request
 from nvexplore.engine.scheduler import Scheduler
@@ -61,6 +61,7 @@ class Engine:
         self._requests = Requests(self._undo, frozenset(eos_token_ids))
         self.live = self._requests.live
         self.next_step = 0
+        self._recorder = PlanRecorder(limits, self.scheduler)
         self._start = time.perf_counter()
         self._hub = Hub(self._take_snapshot)
         self._aborted: list[Sequence] = []
@@ -198,10 +199,8 @@ class Engine:
             undo.rollback()
 
     def _build_planned(self, batch: ScheduledBatch, before: int) -> Planned:
-        log, queues = self._log, self.scheduler.queues
         dispatch = self.runner.dispatch(batch) if batch.seqs else Dispatch()
-        sizes = QueueSizes(len(self.blocks.free), len(queues.running), len(queues.waiting))
-        return build_planned(log.events[before:], log.base + before, batch, dispatch, self.limits, sizes)
+        return self._recorder.planned(self._log.events[before:], self._log.base + before, batch, dispatch)
 
     def snapshot(self) -> Snapshot:
         """The whole state between two steps; costs time in proportion to the pool."""

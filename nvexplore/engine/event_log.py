@@ -36,19 +36,16 @@ class EventLog:
 class Columns:
     """One phase's events, sorted into columns."""
 
-    __slots__ = ("_blocks", "_rows", "mark")
+    __slots__ = ("_blocks", "_rows")
 
     def __init__(self, events: list[Event], first: int) -> None:
-        self.mark: int | None = None
         self._rows: dict[str, list[Event]] = {}
         self._blocks: list[Event] = []
         for number, event in enumerate(events, first):
             kind = event[0]
             if kind in _BLOCK_KINDS:
                 self._blocks.append((number, *event))
-            elif kind in _MARKS:
-                self.mark = number
-            else:
+            elif kind not in _MARKS:
                 self._rows.setdefault(kind, []).append((number, *event[1:]))
 
     def of(self, kind: str, width: int) -> list[list[Any]]:

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from operator import add
+from typing import Any
 
 from nvexplore.engine.batch import Blocked, Dispatch, ScheduledBatch
 from nvexplore.engine.event_log import NO_BLOCKS, NO_PREEMPTED, Columns, Event
 from nvexplore.engine.events import Added, Before, Committed, Planned, SlotSpans, Waiting
 from nvexplore.engine.limits import EngineLimits
+from nvexplore.engine.scheduler import Scheduler
+from nvexplore.engine.sequence import Sequence
 
+# What most steps have to tell, shared: records are never changed.
+NOTHING = Columns([], 0)
+NONE_FINISHED: list[list[Any]] = [[], [], []]
 NO_BEFORE = Before(added=Added(), blocks=NO_BLOCKS, preempted=NO_PREEMPTED)
-
-
-class QueueSizes(NamedTuple):
-    """What is left after a plan."""
-
-    num_free_blocks: int
-    num_running: int
-    num_waiting: int
 
 
 def build_before(events: list[Event], first: int) -> Before:
@@ -47,41 +45,76 @@ def build_before(events: list[Event], first: int) -> Before:
     )
 
 
-def build_planned(
-    events: list[Event],
-    first: int,
-    batch: ScheduledBatch,
-    dispatch: Dispatch,
-    limits: EngineLimits,
-    sizes: QueueSizes,
-) -> Planned:
-    """Columns of one plan; called before the runner and the commit change the sequences."""
-    columns = Columns(events, first)
-    seqs, starts, counts = batch.seqs, batch.starts, batch.counts
-    return Planned(
-        number=columns.mark,
-        seq_id=[seq.seq_id for seq in seqs],
-        start=starts,
-        count=counts,
-        num_cached_tokens=[seq.num_cached_tokens for seq in seqs],
-        is_prefill=batch.is_prefill,
-        samples=batch.samples,
-        context_len=[start + count for start, count in zip(starts, counts, strict=True)],
-        spans=slot_spans(batch, limits.block_size),
-        blocks=columns.blocks(),
-        admitted=columns.admitted(),
-        preempted=columns.preempted(),
-        waiting=_waiting(batch.blocked, sizes.num_waiting),
-        max_num_batched_tokens=limits.max_num_batched_tokens,
-        num_free_blocks=sizes.num_free_blocks,
-        num_running=sizes.num_running,
-        num_waiting=sizes.num_waiting,
-        graph_size=dispatch.graph_size,
-        padding=dispatch.padding,
-        eager_reason=dispatch.eager_reason,
-        prefill_backend=dispatch.prefill_backend,
-        decode_backend=dispatch.decode_backend,
-    )
+class PlanRecorder:
+    """Builds the Planned of each step, and remembers what decode steps over the same sequences have in common.
+
+    A list costs more to make than the few numbers in it, and most steps decode the same sequences as the one before:
+    such steps share the columns that did not change. (Records are never changed, so sharing is safe.)
+    """
+
+    def __init__(self, limits: EngineLimits, scheduler: Scheduler) -> None:
+        self._limits = limits
+        self._scheduler = scheduler
+        self._seqs: list[Sequence] = []
+        self._num_admitted = -1
+        self._seq_id: list[int] = []
+        self._num_cached: list[int] = []
+        self._row: list[int] = []
+        self._num_allocated = -1
+        self._block_id: list[int] = []
+
+    def planned(self, events: list[Event], first: int, batch: ScheduledBatch, dispatch: Dispatch) -> Planned:
+        """Columns of one plan; called before the runner and the commit change the sequences."""
+        limits, queues = self._limits, self._scheduler.queues
+        num_waiting = len(queues.waiting)
+        # What a sequence took from the cache changes only when it is admitted again.
+        if batch.seqs != self._seqs or self._scheduler.num_admitted != self._num_admitted:
+            self._seqs = batch.seqs
+            self._num_admitted = self._scheduler.num_admitted
+            self._seq_id = [seq.seq_id for seq in batch.seqs]
+            self._num_cached = [seq.num_cached_tokens for seq in batch.seqs]
+            self._row = list(range(len(batch.seqs)))
+            self._block_id = []
+        columns = NOTHING if len(events) == 1 else Columns(events, first)
+        decodes = not any(batch.is_prefill)
+        spans = self._decode_spans(batch, limits.block_size) if decodes else slot_spans(batch, limits.block_size)
+        return Planned(
+            number=first + len(events) - 1 if events else None,  # the last event of a plan that runs anything
+            seq_id=self._seq_id,
+            start=batch.starts,
+            count=batch.counts,
+            num_cached_tokens=self._num_cached,
+            is_prefill=batch.is_prefill,
+            samples=batch.samples,
+            context_len=list(map(add, batch.starts, batch.counts)),
+            spans=spans,
+            blocks=columns.blocks(),
+            admitted=columns.admitted(),
+            preempted=columns.preempted(),
+            waiting=_waiting(batch.blocked, num_waiting),
+            max_num_batched_tokens=limits.max_num_batched_tokens,
+            num_free_blocks=len(self._scheduler.blocks.free),
+            num_running=len(queues.running),
+            num_waiting=num_waiting,
+            graph_size=dispatch.graph_size,
+            padding=dispatch.padding,
+            eager_reason=dispatch.eager_reason,
+            prefill_backend=dispatch.prefill_backend,
+            decode_backend=dispatch.decode_backend,
+        )
+
+    def _decode_spans(self, batch: ScheduledBatch, block_size: int) -> SlotSpans:
+        """One slot a row, in the last block of its table: a table holds none beyond that of the newest token."""
+        num_allocated = self._scheduler.blocks.num_allocated
+        if not self._block_id or num_allocated != self._num_allocated:
+            self._num_allocated = num_allocated
+            self._block_id = [seq.block_table[-1] for seq in batch.seqs]
+        return SlotSpans(
+            row=self._row,
+            block_id=self._block_id,
+            offset=[position % block_size for position in batch.starts],
+            length=batch.counts,
+        )
 
 
 def _waiting(blocked: list[Blocked], num_waiting: int) -> Waiting:
@@ -100,13 +133,6 @@ def _waiting(blocked: list[Blocked], num_waiting: int) -> Waiting:
 def slot_spans(batch: ScheduledBatch, block_size: int) -> SlotSpans:
     """The slots a batch writes, one span a block touched."""
     starts, counts = batch.starts, batch.counts
-    if counts and max(counts) == 1:  # a decode batch: one slot a row
-        return SlotSpans(
-            row=list(range(len(counts))),
-            block_id=[seq.block_table[p // block_size] for seq, p in zip(batch.seqs, starts, strict=True)],
-            offset=[p % block_size for p in starts],
-            length=counts,
-        )
     spans: list[tuple[int, int, int, int]] = []
     for row, seq in enumerate(batch.seqs):
         position, end = starts[row], starts[row] + counts[row]
@@ -125,16 +151,19 @@ def build_committed(
     events: list[Event], first: int, seq_id: list[int], token_id: list[int], times: tuple[int, int, int]
 ) -> Committed:
     """Columns of one commit; ``times``: plan, run, commit in ns."""
-    columns = Columns(events, first)
-    finished_number, finished_seq_id, finish_reason = columns.of("finished", 3)
+    if len(events) == 1:  # nothing but that the step was committed
+        columns, finished = NOTHING, NONE_FINISHED
+    else:
+        columns = Columns(events, first)
+        finished = columns.of("finished", 3)
     return Committed(
-        number=columns.mark,
+        number=first if events else None,  # the first event of a commit
         seq_id=seq_id,
         token_id=token_id,
         blocks=columns.blocks(),
-        finished_number=finished_number,
-        finished_seq_id=finished_seq_id,
-        finish_reason=finish_reason,
+        finished_number=finished[0],
+        finished_seq_id=finished[1],
+        finish_reason=finished[2],
         plan_ns=times[0],
         run_ns=times[1],
         commit_ns=times[2],

@@ -37,6 +37,7 @@ class Scheduler:
         self.policy = policy
         self.blocks = blocks
         self.queues = Queues(undo)
+        self.num_admitted = 0  # counts on when a step is undone: it only tells that something may have changed
         self._undo = undo
         self._log = log
 
@@ -96,6 +97,7 @@ class Scheduler:
         self.queues.leave_waiting(seq)
         self._undo.attr(seq, "status")
         seq.status = PREFILL
+        self.num_admitted += 1
         if self._log.active:
             miss = explain_miss(seq, hits, self.blocks, self.queues.running)
             self._log.note("admitted", seq.seq_id, len(hits) * self.blocks.block_size, *miss)
