@@ -104,11 +104,17 @@ class LLM:
     # ------------------------------------------------------------------ one batch at a time
 
     def add_request(
-        self, prompt: Prompt, sampling_params: SamplingParams | None = None, *, request_id: str | None = None
+        self,
+        prompt: Prompt,
+        sampling_params: SamplingParams | None = None,
+        *,
+        request_id: str | None = None,
+        priority: int = 0,
     ) -> Sequence:
-        """Queue a prompt (text or token ids); the Sequence returned fills up as ``step`` is called."""
+        """Queue a prompt; the Sequence returned fills up as ``step`` is called. priority: lower is sooner."""
         with self._lock:
-            return self.engine.add_request(self._ids(prompt), sampling_params, request_id=request_id)
+            ids = self._ids(prompt)
+            return self.engine.add_request(ids, sampling_params, request_id=request_id, priority=priority)
 
     def abort(self, request_id: str) -> bool:
         """End a request; False if no such request lives."""

@@ -66,13 +66,15 @@ class FakeLLM:
         return self._engine is None
 
     def add_request(
-        self, prompt: str | list[int], sampling_params: SamplingParams | None = None, *, request_id: str | None = None
+        self,
+        prompt: str | list[int],
+        sampling_params: SamplingParams | None = None,
+        *,
+        request_id: str | None = None,
+        priority: int = 0,
     ) -> Sequence:
         tokens = self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
-        return self.engine.add_request(tokens, sampling_params, request_id=request_id)
-
-    def encode(self, text: str) -> list[int]:
-        return self.tokenizer.encode(text)
+        return self.engine.add_request(tokens, sampling_params, request_id=request_id, priority=priority)
 
     def chat_prompt(self, messages: list[dict[str, str]]) -> list[int]:
         return self.tokenizer.encode(TEMPLATE.format(messages[0]["content"]))

@@ -133,11 +133,7 @@ class Session:
         tokens = prompt
         if isinstance(prompt, str) and (settings.chat if chat is None else chat):
             tokens = llm.chat_prompt([{"role": "user", "content": prompt}])
-        if priority:
-            ids = llm.encode(tokens) if isinstance(tokens, str) else tokens
-            seq = llm.engine.add_request(ids, params, request_id=request_id, priority=priority)
-        else:
-            seq = llm.add_request(tokens, params, request_id=request_id)
+        seq = llm.add_request(tokens, params, request_id=request_id, priority=priority)
         request = self.log.add(seq.request_id, seq.seq_id, seq.prompt_token_ids)
         if isinstance(prompt, str):
             request.prompt = prompt
