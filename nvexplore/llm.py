@@ -113,8 +113,7 @@ class LLM:
     ) -> Sequence:
         """Queue a prompt; the Sequence returned fills up as ``step`` is called. priority: lower is sooner."""
         with self._lock:
-            ids = self._ids(prompt)
-            return self.engine.add_request(ids, sampling_params, request_id=request_id, priority=priority)
+            return self.engine.add_request(self._ids(prompt), sampling_params, request_id=request_id, priority=priority)
 
     def abort(self, request_id: str) -> bool:
         """End a request; False if no such request lives."""
