@@ -6,7 +6,7 @@ give another result in a trial, everything runs through ``torch.nn.functional.li
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,9 +15,23 @@ from torch.nn import functional
 from nvexplore.layers.embedding import LMHead
 from nvexplore.layers.linear import Linear
 
-# From so many rows on the rearranged weight is the faster one. A fixed number and not a measurement: it would choose
-# differently from run to run, and with it the rounding of every result.
-_MIN_ROWS: Final = {torch.bfloat16: 1, torch.float32: 4}
+
+class _Worth(NamedTuple):
+    """Where the rearranged weight is the faster one: from ``rows`` to ``max_rows``, for ``outputs`` or more.
+
+    Fixed numbers and not a measurement, which would choose differently from run to run, and with it the rounding of
+    every result. In float32 MKL is as fast with one row, with very many, and where there are few outputs.
+    """
+
+    rows: int
+    max_rows: int
+    outputs: int
+
+
+_WORTH: Final = {
+    torch.bfloat16: _Worth(rows=1, max_rows=1 << 30, outputs=1),
+    torch.float32: _Worth(rows=4, max_rows=256, outputs=768),
+}
 
 
 class PackedLinears:
@@ -28,7 +42,7 @@ class PackedLinears:
 
     def __init__(self, dtype: torch.dtype) -> None:
         self._ops = _find_operations(dtype)
-        self._min_rows = _MIN_ROWS.get(dtype, 0)
+        self._worth = _WORTH.get(dtype, _Worth(1, 0, 1))
         self._packed: dict[int, Tensor] = {}
 
     @property
@@ -36,14 +50,14 @@ class PackedLinears:
         return self._ops is not None
 
     def pack(self, layer: Linear | LMHead) -> None:
-        """Rearrange ``layer.weight``; it must not change afterwards."""
-        if self._ops is not None:
+        """Rearrange ``layer.weight`` where that is worth it; the weight must not change afterwards."""
+        if self._ops is not None and layer.weight.shape[0] >= self._worth.outputs:
             self._packed[id(layer)] = self._ops[0](layer.weight.detach())
 
     def linear(self, x: Tensor, layer: Linear | LMHead, bias: Tensor | None = None) -> Tensor:
         """[rows, in] -> [rows, out]."""
         packed = self._packed.get(id(layer))
-        if packed is None or self._ops is None or x.shape[0] < self._min_rows:
+        if packed is None or self._ops is None or not self._worth.rows <= x.shape[0] <= self._worth.max_rows:
             return functional.linear(x, layer.weight, bias)
         out: Tensor = self._ops[1](x, packed, bias, "none", [], "")
         return out
@@ -54,7 +68,7 @@ class PackedLinears:
 
 def _find_operations(dtype: torch.dtype) -> tuple[Any, Any] | None:
     """Return torch's (rearrange, multiply), or None where a trial fails or differs from ``linear``."""
-    if dtype not in _MIN_ROWS:
+    if dtype not in _WORTH:
         return None
     try:
         namespace = torch.ops.mkldnn
