@@ -69,12 +69,13 @@ class PlanRecorder:
         num_waiting = len(queues.waiting)
         # What a sequence took from the cache changes only when it is admitted again.
         if batch.seqs != self._seqs or self._scheduler.num_admitted != self._num_admitted:
+            self._num_admitted = -1  # an interrupt on the next lines must not leave half of this to be used
             self._seqs = batch.seqs
-            self._num_admitted = self._scheduler.num_admitted
             self._seq_id = [seq.seq_id for seq in batch.seqs]
             self._num_cached = [seq.num_cached_tokens for seq in batch.seqs]
             self._row = list(range(len(batch.seqs)))
             self._block_id = []
+            self._num_admitted = self._scheduler.num_admitted
         columns = NOTHING if len(events) == 1 else Columns(events, first)
         decodes = not any(batch.is_prefill)
         spans = self._decode_spans(batch, limits.block_size) if decodes else slot_spans(batch, limits.block_size)
@@ -107,8 +108,8 @@ class PlanRecorder:
         """One slot a row, in the last block of its table: a table holds none beyond that of the newest token."""
         num_allocated = self._scheduler.blocks.num_allocated
         if not self._block_id or num_allocated != self._num_allocated:
-            self._num_allocated = num_allocated
             self._block_id = [seq.block_table[-1] for seq in batch.seqs]
+            self._num_allocated = num_allocated
         return SlotSpans(
             row=self._row,
             block_id=self._block_id,
