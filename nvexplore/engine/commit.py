@@ -23,6 +23,7 @@ from nvexplore.engine.undo import UndoLog
 
 PREFILL, DECODE = SequenceStatus.PREFILL, SequenceStatus.DECODE
 
+COMMITTED = ("committed",)
 StopMatcher = Callable[[Sequence], str | None]
 """The engine knows no text: whoever does says which of ``sampling_params.stop`` the newest token has completed.
 
@@ -50,7 +51,8 @@ class Committer:
         if not batch.seqs:
             return [], [], []
         self._undo.call(partial(_uncommit, batch))
-        self._log.note("committed")
+        if self._log.active:
+            self._log.events.append(COMMITTED)
         if isinstance(result, Sampled):
             self._keep_logprobs(batch, result)
         seq_ids: list[int] = []

@@ -15,6 +15,7 @@ from nvexplore.engine.sequence import Sequence
 # What most steps have to tell, shared: records are never changed.
 NOTHING = Columns([], 0)
 NONE_FINISHED: list[list[Any]] = [[], [], []]
+NOBODY_WAITS = Waiting()
 NO_BEFORE = Before(added=Added(), blocks=NO_BLOCKS, preempted=NO_PREEMPTED)
 
 
@@ -119,6 +120,8 @@ class PlanRecorder:
 
 
 def _waiting(blocked: list[Blocked], num_waiting: int) -> Waiting:
+    if not num_waiting:
+        return NOBODY_WAITS
     if not blocked:
         return Waiting(num_not_examined=num_waiting)
     seq_id, reason, needed, available = map(list, zip(*blocked, strict=True))

@@ -19,6 +19,7 @@ from nvexplore.engine.queues import Queues
 from nvexplore.engine.sequence import Sequence, SequenceStatus
 from nvexplore.engine.undo import UndoLog
 
+SCHEDULED = ("scheduled",)
 PREFILL, DECODE = SequenceStatus.PREFILL, SequenceStatus.DECODE
 
 
@@ -52,8 +53,8 @@ class Scheduler:
             self._prefill(batch)
             if not batch.seqs:
                 self._decode(batch)
-        if batch.seqs:
-            self._log.note("scheduled")
+        if batch.seqs and self._log.active:
+            self._log.events.append(SCHEDULED)
         return batch
 
     def _prefill(self, batch: ScheduledBatch) -> None:
