@@ -13,14 +13,17 @@ from torch import Tensor
 
 from nvexplore.backends import Backend, create_backend
 from nvexplore.backends.attention.torch_paged import TorchPagedAttention
+from nvexplore.backends.packed_linear import PackedLinears
 from nvexplore.engine.batch import Dispatch, ScheduledBatch
 from nvexplore.engine.sequence import Sequence
 from nvexplore.layers.attention import Attention
 from nvexplore.layers.parameter import Placement
 from nvexplore.layers.rotary import RotaryTable
 from nvexplore.model_config import ModelConfig
+from nvexplore.models.decoder import CausalLM
 from nvexplore.runner.forward_batch import build_forward_batch
 from nvexplore.sampling_params import SamplingParams
+from nvexplore.toy import make_toy
 
 CPU = torch.device("cpu")
 
@@ -193,6 +196,30 @@ def test_attention_of_any_mix_of_rows(block_size: int, heads: tuple[int, int], d
     attention.close()
 
 
+@pytest.mark.parametrize("block_size", [1, 4])
+@pytest.mark.parametrize(
+    "tables", [[[3, 4, 5, 6, 7, 8, 9]], [[3, 5, 4, 6, 7, 8, 9]], [[7, 6, 5, 4, 3, 2, 1]], [[0, 1, 2, 4, 5, 6, 8]]]
+)
+@pytest.mark.parametrize("count", [1, 3])
+def test_blocks_that_lie_side_by_side_are_not_copied(block_size: int, tables: list[list[int]], count: int) -> None:
+    """A view of the pool, or a gathered copy: the same numbers, and nothing but the context is looked at."""
+    torch.manual_seed(0)
+    (table,) = tables
+    context = 7 * block_size - (block_size > 1)
+    scheduled = rows((context - count, count), block_size=block_size, num_blocks=12)
+    scheduled.seqs[0].block_table = table
+    batch = build_forward_batch(scheduled, block_size)
+    cache = torch.full((2, 12, block_size, 2, 16), torch.nan)
+    kv = torch.randn(2, context, 2, 16)
+    for position in range(context):
+        cache[:, table[position // block_size], position % block_size] = kv[:, position]
+    attention, q = TorchPagedAttention(torch.float32), torch.randn(count, 4, 16)
+    (part,) = plan = attention.plan(batch)
+    assert isinstance(part.slots, slice) == (table == list(range(3, 10)))
+    out = attention.forward(q, cache[0], cache[1], 0.3, plan)
+    assert (out - plain_attention(q, *kv, batch.positions.tolist(), 0.3)).abs().max() < 1e-5
+
+
 def test_decode_rows_of_very_different_length_are_not_padded_to_the_longest() -> None:
     attention = TorchPagedAttention(torch.float32)
     scheduled = rows((99, 1), (0, 1), (59, 1), (9, 1), (7, 1), block_size=4, num_blocks=60)
@@ -218,6 +245,41 @@ def test_add_rms_norm(backend: Backend) -> None:
     first, kept = backend.add_rms_norm(total.clone(), None, norm)
     assert torch.equal(kept, total)
     torch.testing.assert_close(first, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("rows", [1, 2, 16, 17])
+def test_norms_of_few_rows_take_another_way_to_the_same_result(rows: int, dtype: torch.dtype, tmp_path: Path) -> None:
+    backend = create_backend("cpu", dtype)
+    config = ModelConfig.from_path(make_toy(tmp_path, "llama", rms_norm_eps=1e-3, num_layers=1))
+    model = CausalLM(config, max_positions=8, placement=Placement(dtype, CPU))
+    for parameter in model.parameters():
+        parameter.normal_()
+    backend.prepare_weights(model)
+    norm = model.model.norm
+    for scale in (1e-3, 1.0, 100.0):
+        x, residual = (torch.randn(rows, 64).mul(scale).to(dtype) for _ in range(2))
+        total = x + residual
+        exact = total.double()
+        expected = exact * (exact.square().mean(dim=1, keepdim=True) + 1e-3).rsqrt() * norm.weight.double()
+        normed, summed = backend.add_rms_norm(x, residual, norm)
+        assert torch.equal(summed, total)
+        assert normed.shape == total.shape and normed.dtype == dtype
+        assert (normed - expected).abs().max() <= 8 * torch.finfo(dtype).eps * expected.abs().max()
+    backend.close()
+    backend.close()
+
+
+def test_weights_are_packed_only_where_there_is_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = ModelConfig.from_path(make_toy(tmp_path, "llama", num_layers=1))
+    model = CausalLM(config, max_positions=8, placement=Placement(torch.bfloat16, CPU))
+    size = sum(p.nbytes for name, p in model.named_parameters() if "norm" not in name)  # the tied head is the embedding
+    for free, count in ((4 * size, 5), (4 * size - 4, 0)):
+        monkeypatch.setattr("nvexplore.backends.cpu._free_memory", lambda free=free: free)
+        packed: list[object] = []
+        monkeypatch.setattr(PackedLinears, "pack", lambda self, layer, packed=packed: packed.append(layer))
+        create_backend("cpu", torch.bfloat16).prepare_weights(model)
+        assert len(packed) == count
 
 
 def test_silu_mul(backend: Backend) -> None:

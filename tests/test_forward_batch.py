@@ -9,6 +9,7 @@ import torch
 
 from nvexplore.engine.batch import ScheduledBatch
 from nvexplore.engine.sequence import Sequence
+from nvexplore.runner.block_tables import BlockTables
 from nvexplore.runner.forward_batch import ForwardBatch, build_forward_batch, sample_key
 from nvexplore.runner.slots import slots_of
 from nvexplore.sampling_params import SamplingParams
@@ -133,6 +134,46 @@ def test_a_table_that_is_too_short_names_the_request() -> None:
     batch = scheduled((sequence(3, [1, 2, 3, 4, 5], [7], 0), 5, True))
     with pytest.raises(ValueError, match=r"request 'r3': 1 blocks of 4 do not hold the 5 tokens"):
         build_forward_batch(batch, 4)
+
+
+def test_block_tables_are_remembered_and_never_wrong() -> None:
+    """Tables that grow, shrink, are changed in place or replaced, with rows that come, go and change places."""
+    rng = random.Random(1)
+    tables = BlockTables()
+    seqs = [sequence(i, list(range(60)), [rng.randrange(99) for _ in range(15)]) for i in range(6)]
+    for _ in range(300):
+        seq = rng.choice(seqs)
+        change = rng.randrange(4)
+        if change == 0:
+            seq.block_table[rng.randrange(15)] = rng.randrange(99)
+        elif change == 1:
+            seq.block_table = [rng.randrange(99) for _ in range(15)]
+        elif change == 2:
+            seq.num_computed_tokens = rng.randrange(59)
+        rows = [
+            (seq, rng.randint(1, 60 - seq.num_computed_tokens), True) for seq in rng.sample(seqs, rng.randint(0, 6))
+        ]
+        padding = rng.randrange(3)
+        fresh = build_forward_batch(scheduled(*rows), 4, num_padding=padding)
+        kept = build_forward_batch(scheduled(*rows), 4, num_padding=padding, tables=tables)
+        assert torch.equal(fresh.packed, kept.packed)
+        for (each, count, _), row in zip(rows, kept.block_tables.tolist(), strict=False):
+            used = -(-(each.num_computed_tokens + count) // 4)
+            assert row == each.block_table[:used] + [-1] * (len(row) - used)
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    tables = BlockTables()
+    for seq_id in range(10_000):
+        assert tables.rows([seq_id], [[seq_id]], 0).tolist() == [[seq_id]]
+    assert len(tables._known) <= 4097
+    assert tables.rows([], [], 2).tolist() == [[-1], [-1]]
+    assert tables.rows([], [], 0).shape == (0, 1)
+
+
+def test_greedy_rows_need_no_random_bits() -> None:
+    rows = [(sequence(i, [1, 2, 3], [i], 2, temperature), 1, False) for i, temperature in enumerate((0.0, 0.5, 0.0))]
+    assert build_forward_batch(scheduled(*rows), 4).sample_keys.tolist() == [0, sample_key(0, 1, 3), 0]
 
 
 def test_building_changes_no_sequence() -> None:

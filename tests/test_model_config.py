@@ -26,15 +26,20 @@ def config(architecture: str = "LlamaForCausalLM", **keys: Any) -> dict[str, Any
 
 
 def test_defaults_are_those_of_transformers() -> None:
-    from transformers import LlamaConfig, Qwen3Config
+    from transformers import LlamaConfig, Qwen2Config, Qwen3Config
 
-    for name, cls in (("LlamaForCausalLM", LlamaConfig), ("Qwen3ForCausalLM", Qwen3Config)):
+    for name, cls in (
+        ("LlamaForCausalLM", LlamaConfig),
+        ("Qwen2ForCausalLM", Qwen2Config),
+        ("Qwen3ForCausalLM", Qwen3Config),
+    ):
         theirs = cls(**SIZES, num_key_value_heads=2)
         ours = ModelConfig.from_dict(config(name, num_key_value_heads=2))
         for field in ("head_dim", "rms_norm_eps", "max_position_embeddings", "tie_word_embeddings"):
-            assert getattr(ours, field) == getattr(theirs, field), (name, field)
+            # transformers' Qwen2Config has no head_dim, and its model takes it from the sizes.
+            assert getattr(ours, field) == getattr(theirs, field, 16), (name, field)
         assert ours.rope_theta == theirs.rope_parameters["rope_theta"]
-        assert (ours.qkv_bias, ours.o_bias, ours.mlp_bias) == (False, False, False)
+        assert (ours.qkv_bias, ours.o_bias, ours.mlp_bias) == (name == "Qwen2ForCausalLM", False, False)
     assert ModelConfig.from_dict(config("Qwen3ForCausalLM")).head_dim == 128
     assert ModelConfig.from_dict(config()).head_dim == 16
 
@@ -92,6 +97,24 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"architectures": ["Lfm2ForCausalLM"]}, r"'Lfm2ForCausalLM'.*LlamaForCausalLM, Qwen2.*Qwen3ForCausalLM"),
     ({"architectures": None}, "names no architecture"),
     ({"architectures": []}, "names no architecture"),
+    ({"architectures": None, "model_type": "gemma"}, "names no architecture.*'gemma'"),
+    ({"model_type": "qwen3"}, "'LlamaForCausalLM' but model_type='qwen3'"),
+    ({"architectures": ["Qwen2ForCausalLM"], "mlp_bias": True}, "mlp_bias=True.*Qwen2ForCausalLM"),
+    # Of transformers' defaults: windows of 4096 from layer 28 on in Qwen2 and Qwen3, in all layers of Qwen3 MoE.
+    (
+        {"architectures": ["Qwen2ForCausalLM"], "use_sliding_window": True, "num_hidden_layers": 29},
+        "sliding_window=4096",
+    ),
+    (
+        {"architectures": ["Qwen3ForCausalLM"], "use_sliding_window": True, "max_window_layers": 1},
+        "sliding_window=4096",
+    ),
+    (
+        {"architectures": ["Qwen3MoeForCausalLM"], "use_sliding_window": True, "max_window_layers": 9},
+        "sliding_window=4096",
+    ),
+    ({"architectures": ["Qwen2ForCausalLM"], "layer_types": ["sliding_attention"] * 2}, "sliding_window=4096"),
+    ({"architectures": ["Qwen3MoeForCausalLM"]}, "neither num_experts nor num_local_experts"),
     ({"quantization_config": {"quant_method": "awq"}}, "quantization_config.*'awq'"),
     ({"hidden_act": "gelu"}, "hidden_act='gelu'"),
     ({"use_sliding_window": True, "sliding_window": 1024, "max_window_layers": 1}, "sliding_window=1024"),
@@ -137,7 +160,49 @@ def test_a_window_that_no_layer_uses_is_fine() -> None:
         {"sliding_window": None, "use_sliding_window": True},
         {"sliding_window": 4096, "use_sliding_window": True, "layer_types": ["full_attention"] * 2},
     ):
-        assert ModelConfig.from_dict(config("Qwen3ForCausalLM", **keys)).num_hidden_layers == 2
+        for name in ("Qwen2ForCausalLM", "Qwen3ForCausalLM"):
+            assert ModelConfig.from_dict(config(name, **keys)).num_hidden_layers == 2
+    assert ModelConfig.from_dict(config("Qwen2ForCausalLM", use_sliding_window=True)).num_hidden_layers == 2
+    unused = config("Qwen3MoeForCausalLM", num_experts=4, num_experts_per_tok=2, sliding_window=4096)
+    assert ModelConfig.from_dict(unused).moe is not None
+
+
+def test_attention_bias_may_be_said_of_a_model_that_always_has_it() -> None:
+    read = ModelConfig.from_dict(config("Qwen2ForCausalLM", attention_bias=True))
+    assert (read.qkv_bias, read.o_bias) == (True, False)
+
+
+LONGROPE = {"rope_type": "longrope", "short_factor": [1.0] * 8, "long_factor": [2.0] * 8}
+
+
+@pytest.mark.parametrize(
+    ("keys", "longest"),
+    [
+        ({"rope_parameters": {"rope_type": "linear", "factor": 4.0}}, 4096),
+        ({"rope_parameters": {"rope_type": "dynamic", "factor": 4.0}}, 4096),
+        ({"rope_parameters": {"rope_type": "dynamic", "factor": 4.0, "original_max_position_embeddings": 1024}}, 1024),
+        ({"rope_parameters": {**LONGROPE, "original_max_position_embeddings": 512}}, 512),
+        ({"rope_parameters": LONGROPE, "original_max_position_embeddings": 256}, 256),
+        ({"rope_parameters": LONGROPE}, 4096),
+        # Qwen's way to say it: max_position_embeddings is still that of the training, plus a bit.
+        ({"rope_parameters": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 2048}}, 8192),
+        ({"rope_parameters": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}}, 4096),
+    ],
+)
+def test_the_longest_sequence(keys: dict[str, Any], longest: int) -> None:
+    read = ModelConfig.from_dict(config(max_position_embeddings=4096, **keys))
+    assert read.max_positions == longest
+    assert read.check_max_model_len(longest) == longest
+    with pytest.raises(ValueError, match=f"max_model_len={longest + 1}.*{longest}"):
+        read.check_max_model_len(longest + 1)
+    with pytest.raises(ValueError, match="max_model_len=0"):
+        read.check_max_model_len(0)
+
+
+def test_a_length_that_would_turn_cached_keys_is_refused_by_its_rope_type() -> None:
+    read = ModelConfig.from_dict(config(max_position_embeddings=64, rope_scaling={"type": "dynamic", "factor": 2.0}))
+    with pytest.raises(ValueError, match=r"max_model_len=65: rope_type='dynamic' .* max_model_len=64 or less"):
+        read.check_max_model_len(65)
 
 
 def test_from_path(tmp_path: Path) -> None:

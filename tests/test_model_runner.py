@@ -159,6 +159,22 @@ def test_no_room_for_the_pool(path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         Paged(path, num_blocks=None)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("dtype", ["float16", torch.float16])
+def test_v23_float16_for_a_bfloat16_checkpoint_warns(tmp_path: Path, dtype: str | torch.dtype) -> None:
+    config = ModelConfig.from_path(make_toy(tmp_path / "bfloat16", dtype="bfloat16"))
+    with pytest.warns(UserWarning, match=r"dtype='float16' for a bfloat16 checkpoint: values above 65504"):
+        assert resolve_dtype(dtype, config) == torch.float16
+    for theirs in ("float16", "float32"):  # warnings are errors here
+        config = ModelConfig.from_path(make_toy(tmp_path / theirs, dtype=theirs))
+        assert resolve_dtype(dtype, config) == torch.float16
+
+
+def test_progress_is_told_while_loading(path: Path) -> None:
+    calls: list[tuple[int, int]] = []
+    Paged(path, progress=lambda done, total: calls.append((done, total)))
+    assert calls[0][0] == 0 and calls[-1][0] == calls[-1][1] > 0
+
+
 def test_resolve_dtype(path: Path) -> None:
     config = ModelConfig.from_path(path)
     assert resolve_dtype("auto", config) == torch.float32

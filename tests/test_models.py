@@ -14,6 +14,7 @@ from tests.paged import Paged, difference, reference_logits, token_ids
 
 TOLERANCE = 1e-4
 TOYS = [(architecture, head_dim) for architecture in ("llama", "qwen3") for head_dim in (16, 64, 128)]
+TOYS += [("qwen2", 64), ("qwen3_moe", 16)]
 
 
 @pytest.fixture(scope="module", params=TOYS, ids=lambda toy: f"{toy[0]}-{toy[1]}")
@@ -155,6 +156,9 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         "llama",
         {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 500.0}},
     ),
+    "qwen2-untied": ("qwen2", {"tied": False, "head_dim": 32}),
+    "qwen3-moe-attention-bias": ("qwen3_moe", {"attention_bias": True, "norm_topk_prob": False}),
+    "qwen3-moe-some-dense": ("qwen3_moe", {"num_layers": 4, "decoder_sparse_step": 2, "mlp_only_layers": [3]}),
     "llama-llama3": (
         "llama",
         {
@@ -183,7 +187,7 @@ def test_variants(tmp_path: Path, variant: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-@pytest.mark.parametrize("architecture", ["llama", "qwen3"])
+@pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3", "qwen3_moe"])
 def test_16_bit_is_as_near_to_float32_as_transformers(tmp_path: Path, architecture: str, dtype: str) -> None:
     path = make_toy(tmp_path, architecture, head_dim=64, seed=1, dtype=dtype)
     paged = Paged(path, dtype="auto")

@@ -67,7 +67,7 @@ def sharded(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("num_shards", [1, 3])
 @pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize("architecture", ["llama", "qwen3"])
+@pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3", "qwen3_moe"])
 def test_every_tensor_arrives(tmp_path: Path, architecture: str, tied: bool, num_shards: int) -> None:
     path = make_toy(tmp_path, architecture, tied=tied, num_shards=num_shards)
     assert_holds(load(path), expected(path))
@@ -229,6 +229,35 @@ def test_truncated_file_is_named_with_its_size(single: Path, size: int) -> None:
     content = file.read_bytes()[:size]
     file.write_bytes(content)
     with pytest.raises(WeightsError, match=rf"model\.safetensors \({len(content):,} bytes\).*truncated or corrupt"):
+        load(single)
+
+
+def test_a_header_that_names_a_tensor_twice(single: Path) -> None:
+    """Written by hand: no library would. Whichever of the two is meant, the file does not say."""
+    file = single / "model.safetensors"
+    content = file.read_bytes()
+    size = int.from_bytes(content[:8], "little")
+    header = content[8 : 8 + size].rstrip()
+    again = b'{"model.norm.weight":{"dtype":"F32","shape":[64],"data_offsets":[0,256]},' + header[1:]
+    again += b" " * (-len(again) % 8)
+    file.write_bytes(len(again).to_bytes(8, "little") + again + content[8 + size :])
+    with pytest.raises(WeightsError, match=r"model\.safetensors assigns model\.norm\.weight twice"):
+        load(single)
+
+
+@pytest.mark.parametrize("header", [b"{}", b'{"x": 3}', b"not json", b"\xff\xfe"])
+def test_a_header_that_is_none(single: Path, header: bytes) -> None:
+    file = single / "model.safetensors"
+    file.write_bytes(len(header).to_bytes(8, "little") + header + bytes(64))
+    with pytest.raises(WeightsError, match=r"model\.safetensors"):
+        load(single)
+
+
+def test_a_folder_in_place_of_the_file(single: Path) -> None:
+    file = single / "model.safetensors"
+    file.unlink()
+    file.mkdir()
+    with pytest.raises(WeightsError, match=r"model\.safetensors is not a file"):
         load(single)
 
 

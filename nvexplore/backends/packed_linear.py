@@ -71,7 +71,7 @@ def _find_operations(dtype: torch.dtype) -> tuple[Any, Any] | None:
     if dtype not in _WORTH:
         return None
     try:
-        namespace = torch.ops.mkldnn
+        namespace = _operations()
         pack, multiply = namespace._reorder_linear_weight.default, namespace._linear_pointwise.default
         x, weight, bias = (_waves(shape, dtype) for shape in ((5, 96), (80, 96), (80,)))
         found = multiply(x, pack(weight), bias, "none", [], "").float()
@@ -80,6 +80,10 @@ def _find_operations(dtype: torch.dtype) -> tuple[Any, Any] | None:
         return (pack, multiply) if is_right else None
     except (AttributeError, RuntimeError):  # NotImplementedError is a RuntimeError
         return None
+
+
+def _operations() -> Any:
+    return torch.ops.mkldnn
 
 
 def _waves(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

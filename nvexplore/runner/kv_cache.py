@@ -10,6 +10,36 @@ from torch import Tensor
 from nvexplore.layers.attention import Attention
 
 
+class DeviceMemory(NamedTuple):
+    """What decides how much of a device's memory a pool may take; all in bytes but ``utilization``.
+
+    total:       the device's; utilization: the share of it that this engine may use, all in all.
+    weights:     what this engine holds already; peak: what its largest step takes on top, for a moment.
+    free:        what nobody holds at present, not even this engine.
+    """
+
+    total: int
+    utilization: float
+    weights: int
+    peak: int
+    free: int
+
+    @property
+    def available(self) -> int:
+        """Bytes for the pool: this engine's share less its own needs, and no more than is there.
+
+        Other processes and engines are not charged to this one, whatever they take or give back meanwhile: they
+        matter only where they leave less than its share.
+        """
+        return max(0, min(int(self.total * self.utilization) - self.weights - self.peak, self.free - self.peak))
+
+    def __str__(self) -> str:
+        return (
+            f"{self.utilization:g} of {self.total:,} bytes, less {self.weights:,} of weights and {self.peak:,} for a "
+            f"step; {self.free:,} are free"
+        )
+
+
 class KVCacheShape(NamedTuple):
     """What one rank stores for each token: 2 * num_layers * num_kv_heads * head_dim values of ``dtype``."""
 
@@ -28,14 +58,17 @@ class KVCacheShape(NamedTuple):
         """Bytes of one block in all layers, keys and values."""
         return 2 * self.num_layers * self.block_size * self.num_kv_heads * self.head_dim * self.dtype.itemsize
 
-    def num_blocks(self, available: int, *, useful_blocks: int) -> int:
+    def num_blocks(self, available: int | DeviceMemory, *, useful_blocks: int) -> int:
         """Return how many blocks fit in ``available`` bytes, at most ``useful_blocks``; none is an error."""
+        origin = ""
+        if isinstance(available, DeviceMemory):
+            origin, available = f" ({available})", available.available
         fitting = available // self.block_bytes
         if fitting <= 0:
             raise ValueError(
                 f"no room for the KV cache: one block takes {self.block_bytes:,} bytes (keys and values of "
                 f"{self.num_layers} layers x {self.block_size} tokens x {self.num_kv_heads} KV heads x "
-                f"{self.head_dim} x {self.dtype}), {max(0, available):,} bytes are available. Free memory, "
+                f"{self.head_dim} x {self.dtype}), {max(0, available):,} bytes are available{origin}. Free memory, "
                 "choose a smaller block_size or dtype, or set num_kvcache_blocks"
             )
         return min(fitting, useful_blocks)

@@ -81,16 +81,8 @@ def _files_of(folder: Path) -> dict[Path, list[str]]:
 
 
 def _files_of_index(index: Path) -> dict[Path, list[str]]:
-    def refuse_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        seen: dict[str, Any] = {}
-        for name, value in pairs:
-            if name in seen:
-                raise WeightsError(f"{index} assigns {name} twice: to {seen[name]} and to {value}")
-            seen[name] = value
-        return seen
-
     try:
-        weight_map = json.loads(index.read_text(encoding="utf-8"), object_pairs_hook=refuse_twice)["weight_map"]
+        weight_map = _parse(index.read_text(encoding="utf-8"), index)["weight_map"]
         files: dict[Path, list[str]] = {}
         for name, file in weight_map.items():
             if Path(file).name != file:
@@ -110,15 +102,32 @@ def _files_of_index(index: Path) -> dict[Path, list[str]]:
     return files
 
 
+def _parse(text: str | bytes, file: Path) -> Any:
+    """Parse JSON in which no name stands twice; the usual parsers take the last and say nothing."""
+
+    def refuse_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        seen: dict[str, Any] = {}
+        for name, value in pairs:
+            if name in seen:
+                raise WeightsError(f"{file} assigns {name} twice: to {seen[name]} and to {value}")
+            seen[name] = value
+        return seen
+
+    return json.loads(text, object_pairs_hook=refuse_twice)
+
+
 def _open(file: Path) -> Any:
     try:
-        return safe_open(file, framework="pt", device="cpu")
+        opened = safe_open(file, framework="pt", device="cpu")
+        with file.open("rb") as raw:
+            _parse(raw.read(int.from_bytes(raw.read(8), "little")), file)
+        return opened
     except (SafetensorError, OSError) as error:
         if not file.is_file():
             raise WeightsError(f"{file} is not a file") from None
         size = file.stat().st_size
-        with file.open("rb") as opened:
-            pointer = opened.read(40).startswith(b"version https://git-lfs")
+        with file.open("rb") as raw:
+            pointer = raw.read(40).startswith(b"version https://git-lfs")
         hint = "it is a Git LFS pointer, not the file itself" if pointer else "truncated or corrupt"
         raise WeightsError(f"{file} ({size:,} bytes) is not a readable safetensors file, {hint}: {error}") from None
 
