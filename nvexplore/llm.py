@@ -46,7 +46,7 @@ class LLM:
         self.path = resolve_checkpoint(model)
         self.config = config
         self.model_config = ModelConfig.from_path(self.path)
-        max_model_len = config.model_len(self.model_config.max_position_embeddings)
+        max_model_len = config.model_len(self.model_config.max_positions)
         self.tokenizer = AutoTokenizer.from_pretrained(self.path)
         self.runner: ModelRunner | None = ModelRunner(
             self.path,

@@ -24,6 +24,7 @@ from nvexplore.runner.block_tables import BlockTables
 
 _WORD: Final = 0xFFFF_FFFF_FFFF_FFFF
 _THREE_WORDS: Final = struct.Struct("<3Q").pack
+_NO_KEY: Final = bytes(8)
 
 # Types other than int32 are bit patterns in the int32 buffer; 64-bit ones come first, where they are aligned.
 _KEYS: Final = "sample_keys"
@@ -106,17 +107,20 @@ def sample_key(seed: int, seq_id: int, position: int) -> int:
 
     A hash and not a stream: a step done again, or among other rows, draws the same.
     """
-    bits: int = xxhash.xxh3_64_intdigest(_THREE_WORDS(seed & _WORD, seq_id & _WORD, position & _WORD))
-    return bits - (1 << 64) if bits >> 63 else bits
+    return int.from_bytes(_key_bytes(seed, seq_id, position), "big", signed=True)
 
 
-def key_of(seq: Sequence, position: int, engine_seed: int) -> int:
+def _key_bytes(seed: int, seq_id: int, position: int) -> bytes:
+    return xxhash.xxh3_64_digest(_THREE_WORDS(seed & _WORD, seq_id & _WORD, position))
+
+
+def _key_of(seq: Sequence, position: int, engine_seed: int) -> bytes:
     """Return the random bits for the token of ``seq`` at ``position``: from the request's own seed where it has one."""
     seed = seq.sampling_params.seed
     if seed is None:
-        return sample_key(engine_seed, seq.seq_id, position)
+        return _key_bytes(engine_seed, seq.seq_id, position)
     # Samples count down from -1, where no seq_id is.
-    return sample_key(seed, -1 - seq.sample_index, position)
+    return _key_bytes(seed, -1 - seq.sample_index, position)
 
 
 def build_forward_batch(
@@ -164,15 +168,15 @@ def build_forward_batch(
     blocks = block_tables[rows, positions // block_size]
     slots = np.where(blocks < 0, -1, blocks * block_size + positions % block_size)
 
-    sampled = [row for row, samples in enumerate(batch.samples) if samples]
-    temperatures = [batch.seqs[row].sampling_params.temperature for row in sampled]
-    keys = [
-        key_of(batch.seqs[row], batch.starts[row] + batch.counts[row], seed) if temperature else 0
-        for row, temperature in zip(sampled, temperatures, strict=True)
-    ]
+    sampled, temperatures, keys = [], [], []
+    for row, (seq, samples) in enumerate(zip(batch.seqs, batch.samples, strict=True)):
+        if samples:
+            sampled.append(row)
+            temperatures.append(temperature := seq.sampling_params.temperature)
+            keys.append(_key_of(seq, batch.starts[row] + batch.counts[row], seed) if temperature else _NO_KEY)
     sampled += range(num_rows, num_rows + num_padding)
     arrays: dict[str, npt.NDArray[Any]] = {
-        _KEYS: np.array(keys + [0] * num_padding, np.int64),
+        _KEYS: np.frombuffer(b"".join(keys) + _NO_KEY * num_padding, ">i8").astype(np.int64),
         "input_ids": np.array(ids + [0] * num_padding, np.int32),
         "positions": positions,
         "slot_mapping": slots,
