@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from nvexplore.engine.eviction import Eviction, make_eviction
 from nvexplore.engine.limits import EngineLimits
 from nvexplore.engine.policy import Policy, make_policy
 
@@ -20,6 +21,11 @@ def _option(default: Any, help: str, nano_vllm: str = "", **limits: Any) -> Any:
 def _known_policy(policy: str | Policy) -> str | Policy:
     make_policy(policy)
     return policy
+
+
+def _known_eviction(eviction: str | Eviction) -> str | Eviction:
+    make_eviction(eviction)
+    return eviction
 
 
 class EngineConfig(BaseModel):
@@ -49,6 +55,16 @@ class EngineConfig(BaseModel):
         ge=1,
     )
     enable_prefix_caching: bool = _option(True, "share the KV blocks of equal prompt beginnings")
+    prefix_hash: Literal["xxhash", "sha256"] = _option(
+        "xxhash",
+        "what equal beginnings are found by; `sha256` where prompts come from those who would like them to collide "
+        "(a hit always compares the ids too)",
+    )
+    eviction: Annotated[str | Eviction, AfterValidator(_known_eviction)] = _option(
+        "lru",
+        "which free block is allocated next and loses its prefix: `lru` the one freed longest ago; `lfu` of the 64 "
+        "oldest the one hit least; or an Eviction object of your own",
+    )
     policy: Annotated[str | Policy, AfterValidator(_known_policy)] = _option(
         "prefill_first",
         "who runs first: `prefill_first` runs prompts before decoding; `mixed` decodes in every step and gives prompts "
@@ -96,6 +112,8 @@ class EngineConfig(BaseModel):
             max_model_len=max_model_len,
             enable_prefix_caching=self.enable_prefix_caching,
             policy=self.policy,
+            prefix_hash=self.prefix_hash,
+            eviction=self.eviction,
         )
 
 

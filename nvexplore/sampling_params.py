@@ -49,6 +49,8 @@ class SamplingParams:
     logprobs:           tell the log probabilities of each chosen token and of the so many likeliest; None: none.
     prompt_logprobs:    the same for the tokens of the prompt, which is then computed without the prefix cache.
     n:                  completions of the prompt, >= 1.
+    cache_salt:         prompts share KV blocks only with prompts of the same salt, so that nobody can tell from its
+                        speed what others have asked; a string of at least 1 character, or None.
     Log probabilities are natural logs of the softmax of the raw logits: before everything listed in this module.
     Raises TypeError or ValueError naming the argument, its value and the limit.
     """
@@ -69,6 +71,7 @@ class SamplingParams:
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     n: int = 1
+    cache_salt: str | None = None
 
     def __post_init__(self) -> None:
         for name, value in _checked(self).items():
@@ -122,6 +125,10 @@ def _checked(params: SamplingParams) -> dict[str, Any]:
         "stop_token_ids": _ids(p.stop_token_ids),
         "n": check_int("n", p.n, minimum=1),
     }
+    if p.cache_salt is not None and not isinstance(p.cache_salt, str):
+        raise TypeError(f"cache_salt={p.cache_salt!r}: must be a str or None, not {type(p.cache_salt).__name__}")
+    if p.cache_salt == "":
+        raise ValueError("cache_salt='': must have at least 1 character; None shares with everybody")
     checked["min_tokens"] = check_int("min_tokens", p.min_tokens, minimum=0)
     if checked["min_tokens"] > checked["max_tokens"]:
         raise ValueError(f"min_tokens={p.min_tokens}: must be at most max_tokens={p.max_tokens}")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from nvexplore.engine.event_log import EventLog
+from nvexplore.engine.eviction import FreeBlocks, make_eviction
 from nvexplore.engine.free_list import FreeList
 from nvexplore.engine.limits import EngineLimits
-from nvexplore.engine.prefix_cache import ROOT, HashFunction, PrefixCache, chain_hash
+from nvexplore.engine.prefix_cache import HASH_FUNCTIONS, HashFunction, PrefixCache
 from nvexplore.engine.sequence import Sequence
 from nvexplore.engine.undo import UndoLog
 
@@ -13,18 +14,21 @@ from nvexplore.engine.undo import UndoLog
 class BlockManager:
     """Block tables, ref counts, the free list and the prefix cache; every change can be undone.
 
-    A freed block keeps its content and can be hit until it is allocated again. Blocks are evicted least recently
-    freed first, and of one sequence the tail before the head.
+    A freed block keeps its content and can be hit until it is allocated again: ``limits.eviction`` says which is next.
     """
 
     def __init__(
-        self, limits: EngineLimits, undo: UndoLog, log: EventLog, hash_function: HashFunction = chain_hash
+        self, limits: EngineLimits, undo: UndoLog, log: EventLog, hash_function: HashFunction | None = None
     ) -> None:
         self.block_size = limits.block_size
         self.num_blocks = limits.num_blocks
         self.free = FreeList(limits.num_blocks, undo)
         self.ref_count = [0] * limits.num_blocks
-        self.cache = PrefixCache(limits.num_blocks, undo, hash_function)
+        self.cache = PrefixCache(limits.num_blocks, undo, hash_function or HASH_FUNCTIONS[limits.prefix_hash])
+        # How often requests have shared each block since it was allocated.
+        self.num_hits = [0] * limits.num_blocks
+        self.eviction = make_eviction(limits.eviction)
+        self._free_blocks = FreeBlocks(self.free, self.cache, self.num_hits)
         self.is_caching = limits.enable_prefix_caching
         self._undo = undo
         self._log = log
@@ -47,7 +51,7 @@ class BlockManager:
         hits: list[int] = []
         if not self.is_caching or seq.lacks_prompt_logprobs:
             return hits
-        size, link = self.block_size, ROOT
+        size, link = self.block_size, self.cache.root(seq.sampling_params.cache_salt)
         for start in range(0, seq.num_tokens - size, size):
             block = self.cache.find(link, seq.token_ids[start : start + size])
             if block is None:
@@ -76,6 +80,8 @@ class BlockManager:
         for block in hits:
             if self.ref_count[block] == 0:
                 self.free.remove(block)
+            self._undo.item(self.num_hits, block)
+            self.num_hits[block] += 1
             self._take(seq, block, "hit")
         seq.num_cached_tokens = seq.num_computed_tokens = len(hits) * self.block_size
         self.grow(seq, seq.num_tokens)
@@ -87,9 +93,12 @@ class BlockManager:
     def grow(self, seq: Sequence, num_tokens: int) -> None:
         """Allocate blocks until ``num_tokens`` tokens fit. The caller has checked that they are there."""
         while num_tokens > len(seq.block_table) * self.block_size:
-            block = self.free.head()
+            block = self._choose()
             self.evict(block)
             self.free.remove(block)
+            if self.num_hits[block]:
+                self._undo.item(self.num_hits, block)
+                self.num_hits[block] = 0
             self.allocated_this_step.append(block)
             self.num_allocated += 1
             self._take(seq, block, "allocated")
@@ -120,8 +129,8 @@ class BlockManager:
         for index in range(len(seq.chain), num_tokens // size):
             block = seq.block_table[index]
             token_ids = seq.token_ids[index * size : (index + 1) * size]
-            parent = seq.chain[-1] if seq.chain else ROOT
-            link, is_new, replaced = self.cache.register(block, parent, token_ids)
+            parent = seq.chain[-1] if seq.chain else self.cache.root(seq.sampling_params.cache_salt)
+            link, is_new, replaced = self.cache.register(block, parent, token_ids, index)
             self._undo.length(seq.chain)
             seq.chain.append(link)
             if replaced >= 0:
@@ -150,6 +159,13 @@ class BlockManager:
     def hash_of(self, block: int) -> int | None:
         content = self.cache.content[block]
         return None if content is None else content.hash
+
+    def _choose(self) -> int:
+        """The free block that the eviction order names; RuntimeError if it names another."""
+        block = self.eviction.choose(self._free_blocks)
+        if type(block) is not int or not 0 <= block < self.num_blocks or self.ref_count[block]:
+            raise RuntimeError(f"eviction {self.eviction.name!r} chose {block!r}, which is not a free block")
+        return block
 
     def _take(self, seq: Sequence, block: int, how: str) -> None:
         undo = self._undo

@@ -19,7 +19,7 @@ from nvexplore.engine.events import Planned, Snapshot, StepRecord
 from nvexplore.engine.limits import EngineLimits
 from nvexplore.engine.output import StepOutput
 from nvexplore.engine.policy import make_policy
-from nvexplore.engine.prefix_cache import HashFunction, chain_hash
+from nvexplore.engine.prefix_cache import HashFunction
 from nvexplore.engine.record_builder import PlanRecorder, build_before, build_committed
 from nvexplore.engine.recovery import drop_overwritten
 from nvexplore.engine.requests import Requests, check_request
@@ -46,7 +46,7 @@ class Engine:
         *,
         eos_token_ids: Iterable[int] = (),
         vocab_size: int | None = None,
-        hash_function: HashFunction = chain_hash,
+        hash_function: HashFunction | None = None,
         stop_matcher: StopMatcher | None = None,
     ) -> None:
         self.limits = limits

@@ -18,7 +18,7 @@ RECORD_VERSION = 1
 class BlockEvents(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What happened to physical blocks, one row an event.
 
-    kind: "allocated" (taken from the head of the free list, appended to the sequence's block table),
+    kind: "allocated" (left the free list, appended to the sequence's block table),
           "hit"       (cached block appended to the table; leaves the free list if nobody held it),
           "freed"     (the last entry leaves the sequence's table; at ref count 0 it joins the free list's tail),
           "evicted"   (its cached content was forgotten; seq_id -1),

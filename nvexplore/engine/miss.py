@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from nvexplore.engine.block_manager import BlockManager
-from nvexplore.engine.prefix_cache import ROOT
 from nvexplore.engine.sequence import Sequence
 
 
@@ -39,11 +38,12 @@ def explain_miss(seq: Sequence, hits: list[int], blocks: BlockManager, resident:
     end = start + size
     if end >= seq.num_tokens:
         return Miss("partial")
-    wanted = seq.token_ids[start:end]
+    wanted, salt = seq.token_ids[start:end], seq.sampling_params.cache_salt
     for other in resident:
-        if other.num_tokens >= end and other.token_ids[:end] == seq.token_ids[:end]:
+        is_alike = other.sampling_params.cache_salt == salt and other.num_tokens >= end
+        if is_alike and other.token_ids[:end] == seq.token_ids[:end]:
             return Miss("in_flight", block_id=other.block_table[len(hits)])
-    parent = blocks.cache.link(hits[-1]) if hits else ROOT
+    parent = blocks.cache.link(hits[-1]) if hits else blocks.cache.root(salt)
     step = blocks.cache.evicted_at(parent, wanted)
     if step is not None:
         return Miss("evicted", step=step)

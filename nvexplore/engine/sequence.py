@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from nvexplore.engine.prefix_cache import Link
 from nvexplore.sampling_params import SamplingParams
 
 
@@ -92,7 +93,7 @@ class Sequence:
         self.num_preemptions = 0
         self.num_passed = 0
         self.block_table: list[int] = []
-        self.chain: list[tuple[int, int]] = []
+        self.chain: list[Link] = []
         self.status = SequenceStatus.WAITING
         self.sample_index = sample_index
         self.siblings: tuple[Sequence, ...] = ()
