@@ -16,11 +16,10 @@ from nvexplore.engine.engine import Engine
 from nvexplore.engine.events import Planned, StepRecord
 from nvexplore.engine.sequence import Sequence
 from nvexplore.generation import DeltaReader, GenerationOutput, TextDelta, output_of
-from nvexplore.progress import progress_bar
+from nvexplore.progress import LoadProgress, progress_bar
 from nvexplore.prompts import Messages, Prompt, as_list, params_for
 from nvexplore.sampling_params import SamplingParams
-from nvexplore.text.bos import warn_of_two_bos, with_one_bos
-from nvexplore.text.detokenizer import Decode
+from nvexplore.text.codec import Codec
 from nvexplore.text.stop_finder import StopFinder
 
 
@@ -48,6 +47,7 @@ class LLM:
         self.model_config = ModelConfig.from_path(self.path)
         max_model_len = config.model_len(self.model_config.max_positions)
         self.tokenizer = AutoTokenizer.from_pretrained(self.path)
+        self._codec = Codec(self.tokenizer, self.path)
         self.runner: ModelRunner | None = ModelRunner(
             self.path,
             self.model_config,
@@ -60,13 +60,14 @@ class LLM:
             max_model_len=max_model_len,
             attention_backend=config.attention_backend,
             seed=config.seed,
+            progress=LoadProgress(),
         )
         self._engine: Engine | None = Engine(
             config.limits(num_blocks=self.runner.num_blocks, max_model_len=max_model_len),
             self.runner,
             eos_token_ids=self.model_config.eos_token_ids,
             vocab_size=self.model_config.vocab_size,
-            stop_matcher=StopFinder(_decoder(self.tokenizer)),
+            stop_matcher=StopFinder(self._codec.decode),
         )
         self._lock = threading.RLock()
 
@@ -81,13 +82,11 @@ class LLM:
 
     def encode(self, text: str) -> list[int]:
         """Token ids of ``text``, with the special tokens that the tokenizer adds by itself; warns of two BOS."""
-        ids = list(self.tokenizer.encode(text))
-        warn_of_two_bos(ids, self.tokenizer.bos_token_id)
-        return ids
+        return self._codec.encode(text)
 
     def decode(self, token_ids: Iterable[int]) -> str:
         """Text of ``token_ids``, without special tokens."""
-        return _decoder(self.tokenizer)(list(token_ids))
+        return self._codec.decode(token_ids)
 
     def chat_prompt(self, messages: Messages) -> list[int]:
         """Token ids of a conversation in the model's template, ready for the assistant's turn.
@@ -95,11 +94,7 @@ class LLM:
         messages: dicts with "role" and "content". One BOS in front where the template or the tokenizer has one.
         Raises ValueError if the model has no chat template.
         """
-        if not self.tokenizer.chat_template:
-            raise ValueError(f"the tokenizer of {self.path} has no chat template; use generate()")
-        ids: Any = self.tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, return_dict=False)
-        bos = self.tokenizer.bos_token_id
-        return with_one_bos(list(ids), bos, is_added=bos is not None and self.tokenizer.encode("")[:1] == [bos])
+        return self._codec.chat_prompt(messages)
 
     # ------------------------------------------------------------------ one batch at a time
 
@@ -168,8 +163,7 @@ class LLM:
         except BaseException:
             self._end(firsts)
             raise
-        decode = _decoder(self.tokenizer)
-        return [output_of(first, decode) for first in firsts]
+        return [output_of(first, self._codec.decode) for first in firsts]
 
     def chat(
         self, messages: Messages, sampling_params: SamplingParams | None = None, *, use_tqdm: bool = False
@@ -202,7 +196,7 @@ class LLM:
         with self._lock:
             first = self.engine.add_request(ids, params)
         try:
-            readers = [DeltaReader(seq, _decoder(self.tokenizer)) for seq in first.samples]
+            readers = [DeltaReader(seq, self._codec.decode) for seq in first.samples]
             while not all(reader.is_done for reader in readers):
                 with self._lock:
                     deltas = [delta for reader in readers if (delta := reader.read()) is not None]
@@ -239,12 +233,3 @@ class LLM:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
-
-
-def _decoder(tokenizer: Any) -> Decode:
-    """Token ids to text: without special tokens, and with every space the model wrote."""
-
-    def decode(token_ids: list[int]) -> str:
-        return str(tokenizer.decode(token_ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))
-
-    return decode

@@ -25,7 +25,7 @@ def check(store: StoreProcess, feed: Feed) -> None:
     assert (told["step"], told["event"]) == (state.step, state.event)
     assert [word >> 1 for word in told["words"]] == state.ref_count
     assert [bool(word & 1) for word in told["words"]] == [h is not None for h in state.hash]
-    assert told["owners"] == [sorted(owners) for owners in state.owners]
+    assert told["owners"] == [sorted(state.owners.get(block, ())) for block in range(state.num_blocks)]
     assert sum(word < 2 for word in told["words"]) == len(state.free)
     assert told["waiting"] == state.waiting and told["running"] == state.running
     assert told["written"] == mirror.written

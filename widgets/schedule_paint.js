@@ -62,7 +62,7 @@ function cross(g, x, y, r, color) {
 export function paintEnd(g, t, status, x, y, w, h) {
   const cx = x + Math.min(w / 2, 9),
     cy = y + h / 2;
-  if (status === "abort") cross(g, cx, cy, 3, t.preempted);
+  if (status === "abort" || status === "error") cross(g, cx, cy, 3, t.preempted);
   else
     stroke(g, t.muted, 1.8, [
       [cx - 3.5, cy],
@@ -83,5 +83,5 @@ export const SCHEDULE_LEGEND = [
   ["decode", "one more token", (g, t, ...at) => paintCell(g, t, DECODE, ...at)],
   ["idle", "resident, but not in this step's batch", paintIdle],
   ["preempted", "lost its blocks to another sequence", (g, t, ...at) => paintCell(g, t, PREEMPTED, ...at)],
-  ["finished", "has left the engine (a cross: aborted)", (g, t, ...at) => paintEnd(g, t, "stop", ...at)],
+  ["finished", "has left the engine (a cross: aborted or failed)", (g, t, ...at) => paintEnd(g, t, "stop", ...at)],
 ];

@@ -61,8 +61,14 @@ export function cellWords(store, seq, column) {
     else if (step < seq.born) words.push("not there yet");
     else if (seq.ended !== step) words.push("gone");
   }
-  if (seq.ended === step) words.push(seq.status === "abort" ? "aborted" : `finished (${seq.status})`);
+  if (seq.ended === step) words.push(endWords(seq.status));
   return words;
+}
+
+/** How a sequence ended, in words. "error": the model gave no number to choose a token by. */
+function endWords(status) {
+  if (status === "abort") return "aborted";
+  return status === "error" ? "failed (no token could be chosen)" : `finished (${status})`;
 }
 
 /** How a step spent its budget, and what was left, in words. */
@@ -89,7 +95,7 @@ export function sequenceWords(seq) {
   const cached = seq.numCached ? `, ${seq.numCached} from the prefix cache` : "",
     again = seq.numPreemptions;
   return [
-    seq.isLive ? seq.status : seq.status === "abort" ? "aborted" : `finished (${seq.status})`,
+    seq.isLive ? seq.status : endWords(seq.status),
     `${count(seq.numPrompt, "prompt token")} + ${seq.numTokens - seq.numPrompt} generated`,
     `${seq.numComputed} computed${cached}`,
     count(seq.table.length, "block"),

@@ -110,6 +110,11 @@ test("a cell in words", () => {
   assert.equal(words(6), "gone");
   seq.status = "abort";
   assert.equal(words(5), "aborted");
+  seq.status = "error";
+  assert.equal(
+    words(5, [1, DECODE, 7, 1]),
+    "decode of 1 token (position 7); failed (no token could be chosen)",
+  );
 });
 
 test("a step and a sequence in words", () => {

@@ -1,6 +1,6 @@
 // The codes and the layout of the messages, as nvexplore/notebook/timeline.py and messages.py write them.
 
-export const STATUS = ["waiting", "prefill", "decode", "stop", "length", "abort", "finished"];
+export const STATUS = ["waiting", "prefill", "decode", "stop", "length", "abort", "error", "finished"];
 export const FREE = 0,
   CACHED = 1,
   USED = 2,

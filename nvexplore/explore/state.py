@@ -57,7 +57,8 @@ Step = tuple[int, Callable[..., None], tuple[Any, ...]]
 class State:
     """Queues, sequences, block tables, blocks with owners, ref count and hash, free-list order.
 
-    owners[b]: seq_ids that hold block b, in the order they got it. free: block ids, next to be allocated first.
+    owners[b]: seq_ids that hold block b, in the order they got it; only held blocks have an entry.
+    free:      block ids, next to be allocated first.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -91,10 +92,11 @@ class State:
         self.ref_count = list(snapshot.ref_count)
         self.hash = list(snapshot.hash)
         self.free: OrderedDict[int, None] = OrderedDict.fromkeys(snapshot.free)
-        self.owners: list[list[int]] = [[] for _ in range(snapshot.num_blocks)]
+        # A dict, since a list a block of a pool of a million takes seconds to make.
+        self.owners: dict[int, list[int]] = {}
         for seq_id in (*self.running, *self.waiting):
             for block in self.sequences[seq_id].block_table:
-                self.owners[block].append(seq_id)
+                self.owners.setdefault(block, []).append(seq_id)
         self._changes = Changes()
         self._is_torn = False
 
@@ -168,13 +170,14 @@ class State:
             if self.ref_count[block] == 0:
                 del self.free[block]
             self.ref_count[block] += 1
-            self.owners[block].append(seq_id)
+            self.owners.setdefault(block, []).append(seq_id)
             self.sequences[seq_id].block_table.append(block)
         elif kind == "freed":
             self.sequences[seq_id].block_table.pop()
             self.owners[block].remove(seq_id)
             self.ref_count[block] -= 1
             if self.ref_count[block] == 0:
+                del self.owners[block]
                 self.free[block] = None
         else:
             self.hash[block] = hash_  # "hashed", or "evicted" with None

@@ -9,7 +9,7 @@ from nvexplore.engine.events import Snapshot, StepRecord
 from nvexplore.explore.state import SequenceState, State
 from nvexplore.notebook.timeline import Timeline
 
-STATUS = ("waiting", "prefill", "decode", "stop", "length", "abort", "finished")
+STATUS = ("waiting", "prefill", "decode", "stop", "length", "abort", "error", "finished")
 """What a sequence can be; from "stop" on it has left. A message carries the place in this list (wire.js has it too)."""
 
 

@@ -24,7 +24,7 @@ class Request:
     """One request, kept up to date.
 
     preemptions: numbers of the events in which it was sent back to wait.
-    status: "waiting", "prefill", "decode", or why it has ended: "stop", "length" or "abort".
+    status: "waiting", "prefill", "decode", or why it has ended: "stop", "length", "abort" or "error".
     """
 
     request_id: str

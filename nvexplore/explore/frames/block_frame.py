@@ -67,7 +67,7 @@ def block_frame(state: State, written: list[int]) -> pd.DataFrame:
             "block_id": np.arange(state.num_blocks),
             "state": pd.Categorical.from_codes(codes, dtype=BLOCK_STATE),
             "ref_count": ref_count,
-            "owners": [tuple(owners) for owners in state.owners],
+            "owners": [tuple(state.owners.get(block, ())) for block in range(state.num_blocks)],
             "num_tokens": num_tokens,
             "hash": [None if hash_ is None else f"{hash_:016x}" for hash_ in state.hash],
             "logical_index": pd.arrays.IntegerArray(logical_index, logical_index < 0),
