@@ -12,6 +12,10 @@ from nvexplore.engine.limits import EngineLimits
 from nvexplore.engine.policy import Policy, make_policy
 
 DEFAULT_MAX_MODEL_LEN = 4096
+_DEFAULTS = {
+    "cpu": {"max_num_seqs": 32, "max_num_batched_tokens": 512},
+    "cuda": {"max_num_seqs": 512, "max_num_batched_tokens": 16_384},
+}
 
 
 def _option(default: Any, help: str, nano_vllm: str = "", **limits: Any) -> Any:
@@ -36,9 +40,17 @@ class EngineConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, arbitrary_types_allowed=True)
 
-    max_num_seqs: int = _option(32, "sequences that hold KV blocks at the same time, at most", "max_num_seqs", ge=1)
-    max_num_batched_tokens: int = _option(
-        512, "tokens a step, at most: longer prompts run in chunks", "max_num_batched_tokens", ge=1
+    max_num_seqs: int | None = _option(
+        None,
+        "sequences that hold KV blocks at the same time, at most; None: 32 on a CPU, 512 on a GPU",
+        "max_num_seqs",
+        ge=1,
+    )
+    max_num_batched_tokens: int | None = _option(
+        None,
+        "tokens a step, at most: longer prompts run in chunks; None: 512 on a CPU, 16384 on a GPU",
+        "max_num_batched_tokens",
+        ge=1,
     )
     max_model_len: int | None = _option(
         None,
@@ -70,8 +82,14 @@ class EngineConfig(BaseModel):
         "who runs first: `prefill_first` runs prompts before decoding; `mixed` decodes in every step and gives prompts "
         "the rest of the budget; or a Policy object of your own",
     )
-    attention_backend: Literal["auto", "torch"] = _option("auto", "implementation of attention")
-    device: Literal["auto", "cpu"] = _option("auto", "where the model runs")
+    attention_backend: Literal["auto", "torch", "triton"] = _option(
+        "auto", "implementation of attention: `torch` on a CPU, `triton` on a GPU; auto: the best there is"
+    )
+    device: str = _option("auto", "where the model runs: `cpu`, `cuda` or `cuda:1`; auto: the GPU where there is one")
+    gpu_memory_utilization: float = _option(
+        0.9, "share of the GPU's memory that weights, steps and KV pool may take", "gpu_memory_utilization", gt=0, le=1
+    )
+    enforce_eager: bool = _option(False, "capture no CUDA graphs", "enforce_eager")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = _option(
         "auto", "number format of weights and KV; auto: the checkpoint's"
     )
@@ -91,6 +109,11 @@ class EngineConfig(BaseModel):
             problems = [_problem(detail) for detail in error.errors()]
             raise ValueError("; ".join(problems)) from None
 
+    def on(self, device_type: str) -> Self:
+        """These options with the defaults that depend on the device ("cpu" or "cuda") filled in."""
+        defaults = _DEFAULTS[device_type]
+        return self.model_copy(update={name: v for name, v in defaults.items() if getattr(self, name) is None})
+
     def model_len(self, max_position_embeddings: int) -> int:
         """The length limit for a model that was made for ``max_position_embeddings`` positions."""
         if self.max_model_len is None:
@@ -104,6 +127,8 @@ class EngineConfig(BaseModel):
 
     def limits(self, *, num_blocks: int, max_model_len: int) -> EngineLimits:
         """The engine's limits once the pool's size is known."""
+        if self.max_num_seqs is None or self.max_num_batched_tokens is None:
+            return self.on("cpu").limits(num_blocks=num_blocks, max_model_len=max_model_len)
         return EngineLimits(
             num_blocks=num_blocks,
             block_size=self.block_size,

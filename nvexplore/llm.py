@@ -32,18 +32,21 @@ class LLM:
     """
 
     def __init__(self, model: str | Path = "demo", **options: Any) -> None:
-        config = EngineConfig.of(**options)
+        asked = EngineConfig.of(**options)
         try:
             import torch  # noqa: F401
             from transformers import AutoTokenizer
 
+            from nvexplore.backends import resolve_device
             from nvexplore.runner.model_runner import ModelRunner
         except ModuleNotFoundError as error:
             raise ImportError(f'LLM needs {error.name}: pip install "nvexplore[run]"') from error
         from nvexplore.model_config import ModelConfig
 
+        device = resolve_device(asked.device)
+        self.config = config = asked.on(device.type)
+        assert config.max_num_seqs is not None and config.max_num_batched_tokens is not None
         self.path = resolve_checkpoint(model)
-        self.config = config
         self.model_config = ModelConfig.from_path(self.path)
         max_model_len = config.model_len(self.model_config.max_positions)
         self.tokenizer = AutoTokenizer.from_pretrained(self.path)
@@ -51,7 +54,7 @@ class LLM:
         self.runner: ModelRunner | None = ModelRunner(
             self.path,
             self.model_config,
-            device=config.device,
+            device=device,
             dtype=config.dtype,
             block_size=config.block_size,
             num_kvcache_blocks=config.num_kvcache_blocks,
@@ -59,6 +62,8 @@ class LLM:
             max_num_seqs=config.max_num_seqs,
             max_model_len=max_model_len,
             attention_backend=config.attention_backend,
+            gpu_memory_utilization=config.gpu_memory_utilization,
+            enforce_eager=config.enforce_eager,
             seed=config.seed,
             progress=LoadProgress(),
         )

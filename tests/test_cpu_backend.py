@@ -73,8 +73,12 @@ def rows(*shape: tuple[int, int], block_size: int, num_blocks: int, seed: int = 
 
 
 def test_create_backend_refuses_by_name() -> None:
-    with pytest.raises(ValueError, match=r"device='cuda:1': no backend for it \(available: 'cpu'\)"):
-        create_backend("cuda:1", torch.float32)
+    with pytest.raises(ValueError, match=r"device='cuda:99': torch and triton see \d+ GPUs here"):
+        create_backend("cuda:99", torch.float32)
+    with pytest.raises(ValueError, match=r"device='meta': no backend for it \(available: 'cpu', 'cuda'\)"):
+        create_backend("meta", torch.float32)
+    with pytest.raises(ValueError, match="device='gpu': must be 'auto', 'cpu', 'cuda' or 'cuda:1'"):
+        create_backend("gpu", torch.float32)
     with pytest.raises(ValueError, match=r"attention_backend='flash_attn'.*cpu \(available: auto, torch\)"):
         create_backend("cpu", torch.float32, "flash_attn")
     with pytest.raises(ValueError, match=r"dtype=torch\.float64"):

@@ -72,7 +72,7 @@ def test_pool_without_blocks(num_blocks: int) -> None:
 def test_cpu_pool_is_at_most_1_gib_and_half_of_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
     backend = create_backend("cpu", torch.float32)
     assert isinstance(backend, CpuBackend)
-    assert 0 < backend.available_memory() <= 1 << 30
+    assert 0 < backend.available_memory(lambda: None) <= 1 << 30
     for free, expected in ((10 << 30, 1 << 30), (1 << 30, 1 << 29), (0, 0)):
         monkeypatch.setattr("nvexplore.backends.cpu._free_memory", lambda free=free: free)
-        assert backend.available_memory() == expected
+        assert backend.available_memory(lambda: None) == expected

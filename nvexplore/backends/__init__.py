@@ -2,26 +2,59 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import torch
 
 from nvexplore.backends.attention import create_attention
 from nvexplore.backends.base import Backend
 
 
-def create_backend(device: str | torch.device, dtype: torch.dtype, attention_backend: str = "auto") -> Backend:
+def create_backend(
+    device: str | torch.device,
+    dtype: torch.dtype,
+    attention_backend: str = "auto",
+    *,
+    gpu_memory_utilization: float = 0.9,
+) -> Backend:
     """Make the backend for ``device``; ValueError names what is not supported and what is.
 
     dtype: of weights, activations and KV; attention_backend: "auto" or a name that the device has.
+    gpu_memory_utilization: the share of a GPU's memory that the engine may use.
     """
-    # "auto" is the best device there is a backend for: for now that is the CPU everywhere.
-    device = torch.device("cpu" if device == "auto" else device)
+    device = resolve_device(device)
+    if dtype not in (torch.float32, torch.bfloat16, torch.float16):
+        raise ValueError(f"dtype={dtype}: must be float32, bfloat16 or float16")
     if device.type == "cpu":
-        if dtype not in (torch.float32, torch.bfloat16, torch.float16):
-            raise ValueError(f"dtype={dtype}: must be float32, bfloat16 or float16")
         from nvexplore.backends.cpu import CpuBackend
 
         return CpuBackend(dtype, create_attention(attention_backend, device, dtype))
-    raise ValueError(f"device={str(device)!r}: no backend for it (available: 'cpu')")
+    from nvexplore.backends.cuda import CudaBackend
+
+    attention = create_attention(attention_backend, device, dtype)
+    return CudaBackend(device, dtype, attention, utilization=gpu_memory_utilization)
 
 
-__all__ = ["Backend", "create_backend"]
+def resolve_device(device: str | torch.device) -> torch.device:
+    """The device that is meant: "auto" is the GPU where there is one that runs Triton, else the CPU.
+
+    Raises ValueError for a device without a backend, or a GPU that is not there.
+    """
+    has_gpu = torch.cuda.is_available() and find_spec("triton") is not None
+    asked = device
+    try:
+        device = torch.device(("cuda" if has_gpu else "cpu") if device == "auto" else device)
+    except RuntimeError:
+        raise ValueError(f"device={asked!r}: must be 'auto', 'cpu', 'cuda' or 'cuda:1'") from None
+    if device.type not in ("cpu", "cuda"):
+        raise ValueError(f"device={str(device)!r}: no backend for it (available: 'cpu', 'cuda')")
+    if device.type == "cpu":
+        return device
+    count = torch.cuda.device_count() if has_gpu else 0
+    index = device.index or 0
+    if index >= count:
+        raise ValueError(f"device={str(device)!r}: torch and triton see {count} GPUs here")
+    return torch.device("cuda", index)
+
+
+__all__ = ["Backend", "create_backend", "resolve_device"]

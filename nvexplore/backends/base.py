@@ -10,6 +10,7 @@ scheduling.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
@@ -22,6 +23,7 @@ from nvexplore.layers.linear import Linear
 from nvexplore.layers.moe import MoE
 from nvexplore.layers.norm import RMSNorm
 from nvexplore.runner.forward_batch import ForwardBatch
+from nvexplore.runner.kv_cache import DeviceMemory
 
 if TYPE_CHECKING:
     from nvexplore.models.decoder import CausalLM, DecoderLayer
@@ -50,8 +52,18 @@ class Backend(ABC):
         """Say how a step with so many rows of each kind would be run, without touching the device."""
 
     @abstractmethod
-    def available_memory(self) -> int:
-        """Return the bytes that a KV pool may take now."""
+    def available_memory(self, run_largest: Callable[[], None]) -> int | DeviceMemory:
+        """Return the bytes that a KV pool may take now.
+
+        run_largest: runs the largest steps that there can be, for a backend that measures what they take.
+        """
+
+    def staging(self, size: int) -> Tensor:
+        """Return [size] int32 on the CPU to build a step's batch in; good until the next call."""
+        return torch.empty(size, dtype=torch.int32)
+
+    def capture(self, model: CausalLM, *, max_num_seqs: int, max_blocks: int, block_size: int, progress: bool) -> None:  # noqa: B027
+        """Prepare for decode steps of up to ``max_num_seqs`` rows with tables of up to ``max_blocks`` blocks."""
 
     def close(self) -> None:  # noqa: B027 - a backend without memory of its own has nothing to free
         """Free what the backend holds; may be called again."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -14,6 +15,7 @@ from torch.nn import functional
 from nvexplore.backends.attention import PagedAttention
 from nvexplore.backends.base import Backend
 from nvexplore.backends.packed_linear import PackedLinears
+from nvexplore.backends.routing import route
 from nvexplore.engine.batch import Dispatch
 from nvexplore.layers.attention import Attention
 from nvexplore.layers.embedding import Embedding, LMHead
@@ -80,7 +82,7 @@ class CpuBackend(Backend):
             decode_backend=name if num_decode else None,
         )
 
-    def available_memory(self) -> int:
+    def available_memory(self, run_largest: Callable[[], None]) -> int:
         return min(_POOL_LIMIT, _free_memory() // 2)
 
     def close(self) -> None:
@@ -156,14 +158,6 @@ class CpuBackend(Backend):
             cos, sin = table.index_select(0, batch.positions)[:, None].chunk(2, dim=-1)
             known[id(table)] = torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1)
         return known[id(table)]
-
-
-def route(logits: Tensor, top_k: int, *, norm: bool) -> tuple[Tensor, Tensor]:
-    """Choose experts: router logits [T, experts] -> weights [T, top_k] in the same dtype, experts [T, top_k]."""
-    weights, chosen = torch.topk(torch.softmax(logits, dim=-1, dtype=torch.float32), top_k, dim=-1)
-    if norm:
-        weights /= weights.sum(dim=-1, keepdim=True)
-    return weights.to(logits.dtype), chosen
 
 
 def _rms_norm(x: Tensor, norm: RMSNorm) -> Tensor:

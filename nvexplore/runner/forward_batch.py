@@ -5,9 +5,8 @@ All of them are views of one int32 buffer, so that a device needs one copy a ste
 
 from __future__ import annotations
 
-import math
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -21,14 +20,11 @@ from nvexplore.engine.batch import ScheduledBatch
 from nvexplore.engine.sequence import Sequence
 from nvexplore.layers.controls import Controls
 from nvexplore.runner.block_tables import BlockTables
+from nvexplore.runner.packing import FIELDS, decode_shapes, packed_size, unpack
 
 _WORD: Final = 0xFFFF_FFFF_FFFF_FFFF
 _THREE_WORDS: Final = struct.Struct("<3Q").pack
 _NO_KEY: Final = bytes(8)
-
-# Types other than int32 are bit patterns in the int32 buffer; 64-bit ones come first, where they are aligned.
-_KEYS: Final = "sample_keys"
-_DTYPES: Final = {_KEYS: torch.int64, "temperatures": torch.float32}
 
 
 @dataclass(slots=True)
@@ -45,6 +41,7 @@ class ForwardBatch:
     context_lens:  [N] tokens a row may look at: all up to its last one in this step, cached ones included,
                    but no later chunk of its prompt.
     block_tables:  [N, widest] physical blocks that hold the context, padded with -1.
+    table_width:   [1] widest, for a kernel that is not told the shape.
     logits_rows:   [R] the tokens whose logits are wanted: the last one of each row that samples.
     sample_keys:   [R] int64, random bits of each sampled token (``sample_key``); 0 where the temperature is.
     temperatures:  [R] float32.
@@ -63,6 +60,7 @@ class ForwardBatch:
     cu_seqlens_k: Tensor
     context_lens: Tensor
     block_tables: Tensor
+    table_width: Tensor
     logits_rows: Tensor
     sample_keys: Tensor
     temperatures: Tensor
@@ -90,16 +88,10 @@ class ForwardBatch:
     def to(self, device: torch.device) -> ForwardBatch:
         """Return the batch on ``device``: one copy, which does not block where the buffer is pinned."""
         packed = self.packed.to(device, non_blocking=True)
-        shapes = {name: tuple(getattr(self, name).shape) for name in _ORDER}
-        views: dict[str, Any] = dict(_views(packed, shapes))
+        shapes = {name: tuple(getattr(self, name).shape) for name in FIELDS}
+        views: dict[str, Any] = dict(unpack(packed, shapes))
         controls = None if self.controls is None else self.controls.to(device)
         return replace(self, packed=packed, controls=controls, **views)
-
-
-_ORDER: Final = (
-    _KEYS, "input_ids", "positions", "slot_mapping", "cu_seqlens_q", "cu_seqlens_k", "context_lens",
-    "block_tables", "logits_rows", "temperatures",
-)  # fmt: skip
 
 
 def sample_key(seed: int, seq_id: int, position: int) -> int:
@@ -131,11 +123,13 @@ def build_forward_batch(
     num_padding: int = 0,
     controls: Controls | None = None,
     tables: BlockTables | None = None,
+    buffer: Callable[[int], Tensor] | None = None,
 ) -> ForwardBatch:
     """Lay ``batch`` out as tensors on the CPU; reads sequences and changes nothing.
 
     num_padding: rows to add for a graph of fixed size; they are sampled too, so that sizes decide all shapes.
     tables: kept by whoever builds a batch every step, for speed alone.
+    buffer: gives the int32 tensor of a size to build the batch in.
     ValueError where a block table does not reach the end of its row.
     """
     used: list[list[int]] = []  # the blocks of each row's context
@@ -176,22 +170,26 @@ def build_forward_batch(
             keys.append(_key_of(seq, batch.starts[row] + batch.counts[row], seed) if temperature else _NO_KEY)
     sampled += range(num_rows, num_rows + num_padding)
     arrays: dict[str, npt.NDArray[Any]] = {
-        _KEYS: np.frombuffer(b"".join(keys) + _NO_KEY * num_padding, ">i8").astype(np.int64),
+        "sample_keys": np.frombuffer(b"".join(keys) + _NO_KEY * num_padding, ">i8").astype(np.int64),
         "input_ids": np.array(ids + [0] * num_padding, np.int32),
         "positions": positions,
         "slot_mapping": slots,
         "cu_seqlens_q": ends,
         "cu_seqlens_k": context_ends,
         "context_lens": contexts,
-        "block_tables": block_tables,
         "logits_rows": ends[1:][sampled] - 1,
         "temperatures": np.array(temperatures + [0.0] * num_padding, np.float32),
+        "table_width": np.array([block_tables.shape[1]], np.int32),
+        "block_tables": block_tables,
     }
-    packed = torch.from_numpy(np.concatenate([arrays[name].reshape(-1).view(np.int32) for name in _ORDER]))
+    shapes = {name: arrays[name].shape for name in FIELDS}
+    size = packed_size(shapes)
+    packed = torch.empty(size, dtype=torch.int32) if buffer is None else buffer(size)
+    np.concatenate([arrays[name].reshape(-1).view(np.int32) for name in FIELDS], out=packed.numpy())
     num_prefill = sum(batch.is_prefill)
     return ForwardBatch(
         packed=packed,
-        **dict(_views(packed, {name: arrays[name].shape for name in _ORDER})),
+        **unpack(packed, shapes),
         block_size=block_size,
         num_prefill=num_prefill,
         num_decode=num_rows - num_prefill,
@@ -202,11 +200,17 @@ def build_forward_batch(
     )
 
 
-def _views(packed: Tensor, shapes: dict[str, tuple[int, ...]]) -> Iterator[tuple[str, Tensor]]:
-    offset = 0
-    for name in _ORDER:
-        dtype = _DTYPES.get(name, torch.int32)
-        size = math.prod(shapes[name]) * (dtype.itemsize // 4)
-        part = packed[offset : offset + size]
-        yield name, (part if dtype is torch.int32 else part.view(dtype)).view(shapes[name])
-        offset += size
+def decode_batch_of(packed: Tensor, num_rows: int, block_tables: Tensor, block_size: int) -> ForwardBatch:
+    """The batch of ``num_rows`` rows with one token each that lies in ``packed``; its tables are ``block_tables``."""
+    fields: dict[str, Any] = unpack(packed, decode_shapes(num_rows, 0))
+    fields["block_tables"] = block_tables
+    return ForwardBatch(
+        packed=packed,
+        **fields,
+        block_size=block_size,
+        num_prefill=0,
+        num_decode=num_rows,
+        num_padding=0,
+        max_seqlen_q=1,
+        max_seqlen_k=block_tables.shape[1] * block_size,
+    )

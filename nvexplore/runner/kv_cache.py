@@ -58,7 +58,7 @@ class KVCacheShape(NamedTuple):
         """Bytes of one block in all layers, keys and values."""
         return 2 * self.num_layers * self.block_size * self.num_kv_heads * self.head_dim * self.dtype.itemsize
 
-    def num_blocks(self, available: int | DeviceMemory, *, useful_blocks: int) -> int:
+    def num_blocks(self, available: int | DeviceMemory, *, useful_blocks: int | None) -> int:
         """Return how many blocks fit in ``available`` bytes, at most ``useful_blocks``; none is an error."""
         origin = ""
         if isinstance(available, DeviceMemory):
@@ -71,7 +71,7 @@ class KVCacheShape(NamedTuple):
                 f"{self.head_dim} x {self.dtype}), {max(0, available):,} bytes are available{origin}. Free memory, "
                 "choose a smaller block_size or dtype, or set num_kvcache_blocks"
             )
-        return min(fitting, useful_blocks)
+        return fitting if useful_blocks is None else min(fitting, useful_blocks)
 
 
 class KVCache:

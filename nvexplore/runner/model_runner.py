@@ -25,6 +25,7 @@ from nvexplore.models.decoder import CausalLM
 from nvexplore.runner.block_tables import BlockTables
 from nvexplore.runner.forward_batch import ForwardBatch, build_forward_batch
 from nvexplore.runner.kv_cache import KVCache, KVCacheShape
+from nvexplore.runner.largest import largest_batches
 from nvexplore.runner.weights import Progress, load_weights
 from nvexplore.runner.wishes import Wishes, wishes_of
 from nvexplore.sampling_params import SamplingParams
@@ -57,6 +58,8 @@ class ModelRunner:
         max_num_seqs: int,
         max_model_len: int,
         attention_backend: str = "auto",
+        gpu_memory_utilization: float = 0.9,
+        enforce_eager: bool = False,
         seed: int = 0,
         progress: Progress | None = None,
     ) -> None:
@@ -73,21 +76,41 @@ class ModelRunner:
         self._seed = seed
         self._tables = BlockTables()
         self._closed = False
-        self.backend = create_backend(device, self.dtype, attention_backend)
+        self.backend = create_backend(
+            device, self.dtype, attention_backend, gpu_memory_utilization=gpu_memory_utilization
+        )
         device = self.backend.device
         self.model = CausalLM(model_config, max_positions=max_model_len, placement=Placement(self.dtype, device))
         load_weights(self.model, path, progress)
         self.backend.prepare_weights(self.model)
         layers = [layer.self_attn for layer in self.model.decoder_layers()]
         shape = KVCacheShape.of(layers, block_size, self.dtype)
+        longest = -(-max_model_len // block_size)
         if num_kvcache_blocks is None:
+
+            def run_largest() -> None:
+                cache = KVCache(shape, longest, device)
+                cache.bind(layers)
+                for batch in largest_batches(max_num_batched_tokens, max_num_seqs, max_model_len, list(range(longest))):
+                    self.run(batch)
+
+            available = self.backend.available_memory(run_largest)
             # What the largest batch of the longest sequences can hold; more would only be prefix cache.
-            useful = max_num_seqs * -(-max_model_len // block_size)
-            num_kvcache_blocks = shape.num_blocks(self.backend.available_memory(), useful_blocks=useful)
+            useful = max_num_seqs * longest if device.type == "cpu" else None
+            num_kvcache_blocks = shape.num_blocks(available, useful_blocks=useful)
         self.kv_cache = KVCache(shape, num_kvcache_blocks, device)
         self.kv_cache.bind(layers)
         self.num_blocks = num_kvcache_blocks
         self._warm_up()
+        if not enforce_eager:
+            with torch.inference_mode():
+                self.backend.capture(
+                    self.model,
+                    max_num_seqs=min(max_num_seqs, max_num_batched_tokens),
+                    max_blocks=longest,
+                    block_size=block_size,
+                    progress=progress is not None,
+                )
 
     def run(self, batch: ScheduledBatch) -> list[int] | Sampled:
         """Compute the batch; return one token id for each row whose ``samples`` is True, in row order.
@@ -99,12 +122,13 @@ class ModelRunner:
             return []
         wishes = wishes_of(batch, self.vocab_size)
         with torch.inference_mode():
-            begun = self._begin(batch, None if wishes is None else wishes.controls)
             if wishes is not None and (wishes.logprobs or wishes.prompts):
-                return self._run_with_logprobs(begun, batch, wishes)
+                return self._run_with_logprobs(self._begin(batch, wishes.controls), batch, wishes)
+            padding = self.dispatch(batch).padding or 0
+            begun = self._begin(batch, None if wishes is None else wishes.controls, padding)
             if begun.num_samples:
                 ids: list[int] = self.backend.step(self.model, begun).tolist()
-                return ids
+                return ids[: len(ids) - begun.num_padding]
             self.model.forward(self.backend, begun)
             return []
 
@@ -153,9 +177,17 @@ class ModelRunner:
             self.backend.close()
             del self.model, self.kv_cache
 
-    def _begin(self, batch: ScheduledBatch, controls: Controls | None = None) -> ForwardBatch:
+    def _begin(self, batch: ScheduledBatch, controls: Controls | None = None, num_padding: int = 0) -> ForwardBatch:
         return self.backend.begin(
-            build_forward_batch(batch, self.block_size, seed=self._seed, controls=controls, tables=self._tables)
+            build_forward_batch(
+                batch,
+                self.block_size,
+                seed=self._seed,
+                num_padding=num_padding,
+                controls=controls,
+                tables=self._tables,
+                buffer=self.backend.staging,
+            )
         )
 
     def _check_open(self) -> None:

@@ -9,7 +9,7 @@ import torch
 from nvexplore.backends.attention.base import PagedAttention
 
 # Which implementations run where, the preferred one first.
-_BY_DEVICE: Final = {"cpu": ("torch",)}
+_BY_DEVICE: Final = {"cpu": ("torch",), "cuda": ("triton",)}
 
 
 def create_attention(name: str, device: torch.device, dtype: torch.dtype) -> PagedAttention:
@@ -20,6 +20,10 @@ def create_attention(name: str, device: torch.device, dtype: torch.dtype) -> Pag
         raise ValueError(
             f"attention_backend={name!r}: not available on {device.type} (available: auto, {', '.join(names)})"
         )
+    if chosen == "triton":
+        from nvexplore.backends.attention.triton_paged import TritonPagedAttention
+
+        return TritonPagedAttention(torch.cuda.get_device_properties(device).multi_processor_count)
     from nvexplore.backends.attention.torch_paged import TorchPagedAttention
 
     return TorchPagedAttention(dtype)

@@ -14,8 +14,11 @@ class PagedAttention(Protocol):
 
     name: str
 
-    def plan(self, batch: ForwardBatch) -> Any:
-        """Work out, once a step, what all layers need: indices, masks, splits. Opaque to everybody else."""
+    def plan(self, host: ForwardBatch, batch: ForwardBatch | None = None) -> Any:
+        """Work out, once a step, what all layers need: indices, masks, splits. Opaque to everybody else.
+
+        host: the batch as it was built; batch: the same on the device, where that is another.
+        """
         ...
 
     def forward(self, q: Tensor, k_cache: Tensor, v_cache: Tensor, scale: float, plan: Any) -> Tensor:

@@ -48,7 +48,8 @@ class TorchPagedAttention:
         # One for keys, one for values, kept: fresh memory of this size costs more than the gather itself.
         self._buffers: list[Tensor] = []
 
-    def plan(self, batch: ForwardBatch) -> list[_Group | _Chunk]:
+    def plan(self, host: ForwardBatch, batch: ForwardBatch | None = None) -> list[_Group | _Chunk]:
+        batch = host if batch is None else batch
         starts = batch.cu_seqlens_q.tolist()
         contexts = batch.context_lens.tolist()
         chunks: list[_Group | _Chunk] = []

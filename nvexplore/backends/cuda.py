@@ -1,0 +1,165 @@
+"""The operations on a GPU: cuBLAS for the matrices, the project's Triton kernels for all else.
+
+Decode steps of a captured size are replayed as CUDA graphs (``cuda_graphs``); everything else is launched step by step.
+Nothing here waits for the device but ``available_memory``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from nvexplore.backends.attention import PagedAttention
+from nvexplore.backends.base import Backend
+from nvexplore.backends.cuda_graphs import DecodeGraphs
+from nvexplore.backends.grouped_experts import grouped_experts
+from nvexplore.backends.kernels.add_rms_norm import add_rms_norm
+from nvexplore.backends.kernels.gumbel import gumbel_sample
+from nvexplore.backends.kernels.qk_norm_rope_store import qk_norm_rope_store
+from nvexplore.backends.kernels.silu_mul import silu_mul
+from nvexplore.backends.routing import route
+from nvexplore.engine.batch import Dispatch
+from nvexplore.layers.attention import Attention
+from nvexplore.layers.controls import apply_controls
+from nvexplore.layers.embedding import Embedding, LMHead
+from nvexplore.layers.linear import Linear
+from nvexplore.layers.moe import MoE
+from nvexplore.layers.norm import RMSNorm
+from nvexplore.runner.forward_batch import ForwardBatch
+from nvexplore.runner.kv_cache import DeviceMemory
+
+if TYPE_CHECKING:
+    from nvexplore.models.decoder import CausalLM
+
+
+class CudaBackend(Backend):
+    """``Backend`` on one GPU, in float32, bfloat16 or float16.
+
+    utilization: the share of the device's memory that this engine may use, all in all.
+    """
+
+    def __init__(
+        self, device: torch.device, dtype: torch.dtype, attention: PagedAttention, *, utilization: float = 0.9
+    ) -> None:
+        self.device = device
+        self.dtype = dtype
+        self._attention = attention
+        self._utilization = utilization
+        self._graphs: DecodeGraphs | None = None
+        self._no_graphs = "enforce_eager"
+        self._staging: Tensor | None = None
+
+    # --- once an engine, once a step ---
+
+    def staging(self, size: int) -> Tensor:
+        """[size] int32 in page-locked memory, which the device reads without the host waiting; the next call's too."""
+        if self.device.type == "cpu":
+            return torch.empty(size, dtype=torch.int32)
+        if self._staging is None or self._staging.shape[0] < size:
+            self._staging = torch.empty(2 * size, dtype=torch.int32, pin_memory=True)
+        return self._staging[:size]
+
+    def begin(self, batch: ForwardBatch) -> ForwardBatch:
+        if self._graphs is not None and self._graphs.takes(batch):
+            return self._graphs.begin(batch)
+        moved = batch.to(self.device)
+        return replace(moved, plan=self._attention.plan(batch, moved))
+
+    def dispatch(self, num_prefill: int, num_decode: int) -> Dispatch:
+        name = self._attention.name
+        size = None
+        if num_prefill:
+            why: str | None = "prefill"
+        elif self._graphs is None:
+            why = self._no_graphs
+        else:
+            size = self._graphs.size_for(num_decode)
+            why = None if size else f"more than {self._graphs.largest} rows"
+        return Dispatch(
+            graph_size=size,
+            padding=None if size is None else size - num_decode,
+            eager_reason=why,
+            prefill_backend=name if num_prefill else None,
+            decode_backend=name if num_decode else None,
+        )
+
+    def capture(self, model: CausalLM, *, max_num_seqs: int, max_blocks: int, block_size: int, progress: bool) -> None:
+        self._graphs = DecodeGraphs(self, self._attention, max_num_seqs, max_blocks, block_size)
+        self._graphs.capture(model, progress=progress)
+
+    def available_memory(self, run_largest: Callable[[], None]) -> DeviceMemory:
+        torch.cuda.synchronize(self.device)
+        torch.cuda.empty_cache()
+        weights = torch.cuda.memory_allocated(self.device)
+        torch.cuda.reset_peak_memory_stats(self.device)
+        run_largest()
+        torch.cuda.synchronize(self.device)
+        peak = torch.cuda.max_memory_allocated(self.device) - weights
+        torch.cuda.empty_cache()
+        free, total = torch.cuda.mem_get_info(self.device)
+        return DeviceMemory(total, self._utilization, weights, peak, free)
+
+    def close(self) -> None:
+        self._attention.close()
+        if self._graphs is not None:
+            self._graphs.close()
+        self._graphs, self._no_graphs, self._staging = None, "the engine is closed", None
+
+    # --- operations ---
+
+    def embedding(self, input_ids: Tensor, layer: Embedding) -> Tensor:
+        return functional.embedding(input_ids, layer.weight)
+
+    def add_rms_norm(self, x: Tensor, residual: Tensor | None, norm: RMSNorm) -> tuple[Tensor, Tensor]:
+        return add_rms_norm(x, residual, norm.weight, norm.eps)
+
+    def linear(self, x: Tensor, layer: Linear) -> Tensor:
+        return functional.linear(x, layer.weight, layer.bias)
+
+    def qk_norm_rope_store(self, qkv: Tensor, layer: Attention, batch: ForwardBatch) -> Tensor:
+        q_norm, k_norm = layer.q_norm, layer.k_norm
+        return qk_norm_rope_store(
+            qkv,
+            layer.k_cache,
+            layer.v_cache,
+            batch.slot_mapping,
+            batch.positions,
+            layer.rotary.cos_sin,
+            None if q_norm is None else (q_norm.weight, q_norm.eps),
+            None if k_norm is None else (k_norm.weight, k_norm.eps),
+        )
+
+    def attention(self, q: Tensor, layer: Attention, batch: ForwardBatch) -> Tensor:
+        return self._attention.forward(q, layer.k_cache, layer.v_cache, layer.scale, batch.plan).flatten(1)
+
+    def silu_mul(self, gate_up: Tensor) -> Tensor:
+        return silu_mul(gate_up)
+
+    def moe(self, x: Tensor, layer: MoE) -> Tensor:
+        weights, chosen = route(self.linear(x, layer.gate), layer.top_k, norm=layer.norm_topk_prob)
+        return grouped_experts(x, weights, chosen, layer.experts.gate_up_proj, layer.experts.down_proj)
+
+    def logits(self, hidden: Tensor, rows: Tensor | None, head: LMHead) -> Tensor:
+        return self.raw_logits(hidden, rows, head).float()
+
+    def raw_logits(self, hidden: Tensor, rows: Tensor | None, head: LMHead) -> Tensor:
+        """``logits`` in the backend's dtype: the sampler widens them as it reads."""
+        if rows is not None:
+            hidden = hidden.index_select(0, rows)
+        return functional.linear(hidden, head.weight)
+
+    def sample(self, logits: Tensor, batch: ForwardBatch) -> Tensor:
+        if batch.controls is not None:
+            logits = apply_controls(logits.float(), batch.temperatures, batch.controls)
+        return gumbel_sample(logits, batch.temperatures, batch.sample_keys)
+
+    def step(self, model: CausalLM, batch: ForwardBatch) -> Tensor:
+        if self._graphs is not None and self._graphs.has_begun(batch):
+            return self._graphs.replay(batch)
+        hidden = model.forward(self, batch)
+        return self.sample(self.raw_logits(hidden, batch.logits_rows, model.lm_head), batch)

@@ -1,0 +1,163 @@
+"""Attention of rows with one query token each over the paged pool.
+
+One program takes the query heads of one row that share a KV head, and a part of the row's keys. Where rows are few,
+their keys are split over several programs, whose results a second kernel combines.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from nvexplore.backends.kernels.launch import IS_INTERPRETED, power_of_2
+
+MAX_SPLITS = 16
+_LOG2_E = 1.4426950408889634
+
+
+@triton.jit
+def _decode_attention(
+    q_ptr, k_cache_ptr, v_cache_ptr, tables_ptr, contexts_ptr, rows_ptr, tokens_ptr, out_ptr,
+    part_ptr, peak_ptr, sum_ptr, scale, table_stride,
+    NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, GROUP_WIDTH: tl.constexpr, HEAD_DIM: tl.constexpr,
+    WIDTH: tl.constexpr, BLOCK_SIZE: tl.constexpr, KEYS: tl.constexpr, SPLITS: tl.constexpr,
+    IS_WHOLE_BATCH: tl.constexpr, PRECISION: tl.constexpr, WIDENS: tl.constexpr,
+):  # fmt: skip
+    entry = tl.program_id(0)
+    kv_head = tl.program_id(1)
+    split = tl.program_id(2)
+    row = entry
+    token = entry
+    if not IS_WHOLE_BATCH:
+        row = tl.load(rows_ptr + entry)
+        token = tl.load(tokens_ptr + entry)
+    context = tl.load(contexts_ptr + row)
+    share = tl.cdiv(tl.cdiv(context, SPLITS), KEYS) * KEYS
+    first = split * share
+    end = tl.minimum(first + share, context)
+
+    member = tl.arange(0, GROUP_WIDTH)
+    at = tl.arange(0, WIDTH)
+    is_query = (member < GROUP)[:, None] & (at < HEAD_DIM)[None, :]
+    head = kv_head * GROUP + member
+    q_at = (token.to(tl.int64) * (NUM_KV_HEADS * GROUP) + head[:, None]) * HEAD_DIM + at[None, :]
+    q = tl.load(q_ptr + q_at, mask=is_query, other=0.0)
+    if WIDENS:
+        q = q.to(tl.float32)
+
+    peak = tl.full([GROUP_WIDTH], -1e30, tl.float32)
+    total = tl.zeros([GROUP_WIDTH], tl.float32)
+    acc = tl.zeros([GROUP_WIDTH, WIDTH], tl.float32)
+    table = tables_ptr + row.to(tl.int64) * table_stride
+    for start in range(first, end, KEYS):
+        position = start + tl.arange(0, KEYS)
+        is_key = position < end
+        block = tl.load(table + position // BLOCK_SIZE, mask=is_key, other=0).to(tl.int64)
+        key_at = ((block * BLOCK_SIZE + position % BLOCK_SIZE) * NUM_KV_HEADS + kv_head) * HEAD_DIM
+        is_value = is_key[:, None] & (at < HEAD_DIM)[None, :]
+        k = tl.load(k_cache_ptr + key_at[:, None] + at[None, :], mask=is_value, other=0.0)
+        v = tl.load(v_cache_ptr + key_at[:, None] + at[None, :], mask=is_value, other=0.0)
+        if WIDENS:
+            k = k.to(tl.float32)
+            v = v.to(tl.float32)
+        score = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale
+        score = tl.where(is_key[None, :], score, -1e30)
+        new_peak = tl.maximum(peak, tl.max(score, axis=1))
+        weight = tl.exp2(score - new_peak[:, None])
+        fade = tl.exp2(peak - new_peak)
+        acc = acc * fade[:, None] + tl.dot(weight.to(v.dtype), v, input_precision=PRECISION)
+        total = total * fade + tl.sum(weight, axis=1)
+        peak = new_peak
+
+    is_head = member < GROUP
+    if SPLITS == 1:
+        # A row of padding has no keys: 0 / 1.
+        result = acc / tl.where(total > 0, total, 1.0)[:, None]
+        tl.store(out_ptr + q_at, result.to(out_ptr.dtype.element_ty), mask=is_query)
+    else:
+        part = (entry.to(tl.int64) * (NUM_KV_HEADS * GROUP) + head) * SPLITS + split
+        tl.store(part_ptr + part[:, None] * HEAD_DIM + at[None, :], acc, mask=is_query)
+        tl.store(peak_ptr + part, peak, mask=is_head)
+        tl.store(sum_ptr + part, total, mask=is_head)
+
+
+@triton.jit
+def _combine(
+    part_ptr, peak_ptr, sum_ptr, tokens_ptr, out_ptr,
+    NUM_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr, SPLITS: tl.constexpr,
+    IS_WHOLE_BATCH: tl.constexpr,
+):  # fmt: skip
+    entry = tl.program_id(0)
+    head = tl.program_id(1)
+    token = entry
+    if not IS_WHOLE_BATCH:
+        token = tl.load(tokens_ptr + entry)
+    split = tl.arange(0, SPLITS)
+    at = tl.arange(0, WIDTH)
+    part = (entry.to(tl.int64) * NUM_HEADS + head) * SPLITS + split
+    peak = tl.load(peak_ptr + part)
+    weight = tl.exp2(peak - tl.max(peak, axis=0))
+    total = tl.sum(weight * tl.load(sum_ptr + part), axis=0)
+    acc = tl.load(part_ptr + part[:, None] * HEAD_DIM + at[None, :], mask=(at < HEAD_DIM)[None, :], other=0.0)
+    result = tl.sum(weight[:, None] * acc, axis=0) / tl.where(total > 0, total, 1.0)
+    out_at = (token.to(tl.int64) * NUM_HEADS + head) * HEAD_DIM + at
+    tl.store(out_ptr + out_at, result.to(out_ptr.dtype.element_ty), mask=at < HEAD_DIM)
+
+
+def num_splits(num_rows: int, num_kv_heads: int, num_processors: int) -> int:
+    """Programs among which each row's keys are split: a power of two that gives every processor two of them."""
+    splits = 1
+    while num_rows * num_kv_heads * splits < 2 * num_processors and splits < MAX_SPLITS:
+        splits *= 2
+    return splits
+
+
+def decode_attention(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    block_tables: Tensor,
+    context_lens: Tensor,
+    scale: float,
+    *,
+    splits: int = 1,
+    rows: Tensor | None = None,
+    tokens: Tensor | None = None,
+    out: Tensor | None = None,
+) -> Tensor:
+    """q [T, num_heads, head_dim] -> like q. Row i's query is token i; a context of 0 gives zeros.
+
+    k_cache, v_cache: [num_blocks, block_size, num_kv_heads, head_dim], contiguous. block_tables [N, widest] int32,
+    context_lens [N] int32. splits: a power of two, see ``num_splits``.
+    rows, tokens: [n] int32, which rows to attend for and where their queries are; without them all rows.
+    out: where to write; tokens that belong to no row keep what it holds.
+    """
+    num_heads, head_dim = q.shape[1:]
+    block_size, num_kv_heads = k_cache.shape[1:3]
+    group = num_heads // num_kv_heads
+    out = torch.empty(q.shape, dtype=q.dtype, device=q.device) if out is None else out
+    count = context_lens.shape[0] if rows is None else rows.shape[0]
+    if not count:
+        return out
+    width = power_of_2(head_dim, 16)
+    parts = peaks = sums = out
+    if splits > 1:
+        parts = torch.empty(count * num_heads * splits, head_dim, dtype=torch.float32, device=q.device)
+        peaks, sums = torch.empty(2, count * num_heads * splits, dtype=torch.float32, device=q.device)
+    whole = rows is None or tokens is None
+    # As many as fit in a processor's shared memory three times over, keys and values.
+    keys = max(16, min(128 if splits == 1 else 64, 32_768 // (width * q.dtype.itemsize)))
+    _decode_attention[(count, num_kv_heads, splits)](
+        q, k_cache, v_cache, block_tables, context_lens,
+        context_lens if rows is None else rows, context_lens if tokens is None else tokens, out, parts, peaks, sums,
+        scale * _LOG2_E, block_tables.stride(0),
+        NUM_KV_HEADS=num_kv_heads, GROUP=group, GROUP_WIDTH=power_of_2(group, 16), HEAD_DIM=head_dim, WIDTH=width,
+        BLOCK_SIZE=block_size, KEYS=keys, SPLITS=splits, IS_WHOLE_BATCH=whole,
+        PRECISION="ieee", WIDENS=IS_INTERPRETED, num_warps=4, num_stages=3,
+    )  # fmt: skip
+    if splits > 1:
+        _combine[(count, num_heads)](
+            parts, peaks, sums, context_lens if tokens is None else tokens, out,
+            NUM_HEADS=num_heads, HEAD_DIM=head_dim, WIDTH=width, SPLITS=splits, IS_WHOLE_BATCH=whole, num_warps=2,
+        )  # fmt: skip
+    return out
