@@ -20,7 +20,7 @@ from nvexplore.layers import controls as controls_module
 from nvexplore.layers.controls import Controls, apply_controls
 from nvexplore.layers.ranking import largest, ranked
 from nvexplore.layers.sampler import sample, uniforms_of
-from nvexplore.runner.forward_batch import sample_key
+from nvexplore.runner.sample_keys import sample_key
 from nvexplore.runner.wishes import wishes_of
 from nvexplore.sampling_params import SamplingParams
 from nvexplore.toy import make_toy

@@ -10,7 +10,8 @@ import torch
 from nvexplore.engine.batch import ScheduledBatch
 from nvexplore.engine.sequence import Sequence
 from nvexplore.runner.block_tables import BlockTables
-from nvexplore.runner.forward_batch import ForwardBatch, build_forward_batch, sample_key
+from nvexplore.runner.forward_batch import ForwardBatch, build_forward_batch
+from nvexplore.runner.sample_keys import sample_key
 from nvexplore.runner.slots import slots_of
 from nvexplore.sampling_params import SamplingParams
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from nvexplore.layers.sampler import sample, uniforms_of
-from nvexplore.runner.forward_batch import sample_key
+from nvexplore.runner.sample_keys import sample_key
 
 JUST_BELOW_ONE = 1 - 2.0**-53
 

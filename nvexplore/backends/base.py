@@ -27,6 +27,7 @@ from nvexplore.runner.kv_cache import DeviceMemory
 
 if TYPE_CHECKING:
     from nvexplore.models.decoder import CausalLM, DecoderLayer
+    from nvexplore.runner.decode_rows import DecodeBatch
 
 
 class Backend(ABC):
@@ -142,7 +143,14 @@ class Backend(ABC):
         """Run one layer on hidden [T, hidden]; a backend with a fused layer overrides this."""
         return layer.forward(self, hidden, residual, batch)
 
+    def replay(self, batch: DecodeBatch) -> Tensor:
+        """Run a decode step as the graph of its size: sampled ids [size] int64, those of padding included.
+
+        Only for a size that ``dispatch`` has named. The ids are good until the next step.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no graphs")
+
     def step(self, model: CausalLM, batch: ForwardBatch) -> Tensor:
-        """Run a begun batch from token ids to sampled ids [R] int64; one with graphs replays them here."""
+        """Run a begun batch from token ids to sampled ids [R] int64."""
         hidden = model.forward(self, batch)
         return self.sample(self.logits(hidden, batch.logits_rows, model.lm_head), batch)

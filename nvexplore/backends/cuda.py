@@ -35,6 +35,7 @@ from nvexplore.runner.kv_cache import DeviceMemory
 
 if TYPE_CHECKING:
     from nvexplore.models.decoder import CausalLM
+    from nvexplore.runner.decode_rows import DecodeBatch
 
 
 class CudaBackend(Backend):
@@ -65,8 +66,6 @@ class CudaBackend(Backend):
         return self._staging[:size]
 
     def begin(self, batch: ForwardBatch) -> ForwardBatch:
-        if self._graphs is not None and self._graphs.takes(batch):
-            return self._graphs.begin(batch)
         moved = batch.to(self.device)
         return replace(moved, plan=self._attention.plan(batch, moved))
 
@@ -158,8 +157,10 @@ class CudaBackend(Backend):
             logits = apply_controls(logits.float(), batch.temperatures, batch.controls)
         return gumbel_sample(logits, batch.temperatures, batch.sample_keys)
 
+    def replay(self, batch: DecodeBatch) -> Tensor:
+        assert self._graphs is not None  # dispatch named a size
+        return self._graphs.replay(batch)
+
     def step(self, model: CausalLM, batch: ForwardBatch) -> Tensor:
-        if self._graphs is not None and self._graphs.has_begun(batch):
-            return self._graphs.replay(batch)
         hidden = model.forward(self, batch)
         return self.sample(self.raw_logits(hidden, batch.logits_rows, model.lm_head), batch)

@@ -22,6 +22,7 @@ from nvexplore.runner.packing import decode_shapes, packed_size
 
 if TYPE_CHECKING:
     from nvexplore.models.decoder import CausalLM
+    from nvexplore.runner.decode_rows import DecodeBatch
 
 
 class _Sampler(Protocol):
@@ -65,32 +66,15 @@ class DecodeGraphs:
         """The size of the graph that runs ``rows`` rows, or None if they are too many."""
         return self._size_for[rows] if rows <= self.largest else None
 
-    def takes(self, batch: ForwardBatch) -> bool:
-        """Whether ``batch``, on the host, has been padded to the size of a graph."""
-        return not batch.num_prefill and batch.num_tokens == batch.num_seqs and batch.num_seqs in self._graphs
-
-    def begin(self, batch: ForwardBatch) -> ForwardBatch:
-        """Bring a batch to the inbox; the batch returned is the graph's own."""
+    def replay(self, batch: DecodeBatch) -> Tensor:
+        """Bring a batch to the inbox and run its graph: ids [size] int64, overwritten by the next of this size."""
         self._inbox[: batch.packed.shape[0]].copy_(batch.packed, non_blocking=True)
-        static = self._graphs[batch.num_seqs][1]
-        controls = None if batch.controls is None else batch.controls.to(static.packed.device)
-        return replace(
-            static,
-            controls=controls,
-            num_decode=batch.num_decode,
-            num_padding=batch.num_padding,
-            max_seqlen_k=batch.max_seqlen_k,
-        )
-
-    def has_begun(self, batch: ForwardBatch) -> bool:
-        """Whether ``batch`` came from ``begin``."""
-        return batch.packed is self._inbox
-
-    def replay(self, batch: ForwardBatch) -> Tensor:
-        """Run the graph; the ids returned, [size] int64, are overwritten by the next step of this size."""
-        graph, _, logits, ids = self._graphs[batch.num_seqs]
+        graph, static, logits, ids = self._graphs[batch.size]
         graph.replay()
-        return ids if batch.controls is None else self._backend.sample(logits, batch)
+        if batch.controls is None:
+            return ids
+        drawn: Tensor = self._backend.sample(logits, replace(static, controls=batch.controls.to(ids.device)))
+        return drawn
 
     def capture(self, model: CausalLM, *, progress: bool) -> None:
         """Capture every size, the largest first: the smaller ones then fit in its memory."""

@@ -5,26 +5,20 @@ All of them are views of one int32 buffer, so that a device needs one copy a ste
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-import xxhash
 from torch import Tensor
 
 from nvexplore.engine.batch import ScheduledBatch
-from nvexplore.engine.sequence import Sequence
 from nvexplore.layers.controls import Controls
 from nvexplore.runner.block_tables import BlockTables
 from nvexplore.runner.packing import FIELDS, decode_shapes, packed_size, unpack
-
-_WORD: Final = 0xFFFF_FFFF_FFFF_FFFF
-_THREE_WORDS: Final = struct.Struct("<3Q").pack
-_NO_KEY: Final = bytes(8)
+from nvexplore.runner.sample_keys import sample_keys, stream_of
 
 
 @dataclass(slots=True)
@@ -43,7 +37,7 @@ class ForwardBatch:
     block_tables:  [N, widest] physical blocks that hold the context, padded with -1.
     table_width:   [1] widest, for a kernel that is not told the shape.
     logits_rows:   [R] the tokens whose logits are wanted: the last one of each row that samples.
-    sample_keys:   [R] int64, random bits of each sampled token (``sample_key``); 0 where the temperature is.
+    sample_keys:   [R] int64, random bits of each sampled token (``sample_keys``); 0 where the temperature is.
     temperatures:  [R] float32.
     num_prefill, num_decode: rows of each kind, padding excluded.
     num_padding:   rows at the end that stand for nothing: token 0, position 0, slot -1, context 0, no block.
@@ -94,27 +88,6 @@ class ForwardBatch:
         return replace(self, packed=packed, controls=controls, **views)
 
 
-def sample_key(seed: int, seq_id: int, position: int) -> int:
-    """Return 64 random bits, as a signed integer, for the token at ``position`` of sequence ``seq_id``.
-
-    A hash and not a stream: a step done again, or among other rows, draws the same.
-    """
-    return int.from_bytes(_key_bytes(seed, seq_id, position), "big", signed=True)
-
-
-def _key_bytes(seed: int, seq_id: int, position: int) -> bytes:
-    return xxhash.xxh3_64_digest(_THREE_WORDS(seed & _WORD, seq_id & _WORD, position))
-
-
-def _key_of(seq: Sequence, position: int, engine_seed: int) -> bytes:
-    """Return the random bits for the token of ``seq`` at ``position``: from the request's own seed where it has one."""
-    seed = seq.sampling_params.seed
-    if seed is None:
-        return _key_bytes(engine_seed, seq.seq_id, position)
-    # Samples count down from -1, where no seq_id is.
-    return _key_bytes(seed, -1 - seq.sample_index, position)
-
-
 def build_forward_batch(
     batch: ScheduledBatch,
     block_size: int,
@@ -162,15 +135,18 @@ def build_forward_batch(
     blocks = block_tables[rows, positions // block_size]
     slots = np.where(blocks < 0, -1, blocks * block_size + positions % block_size)
 
-    sampled, temperatures, keys = [], [], []
+    sampled, temperatures, streams = [], [], []
     for row, (seq, samples) in enumerate(zip(batch.seqs, batch.samples, strict=True)):
         if samples:
             sampled.append(row)
             temperatures.append(temperature := seq.sampling_params.temperature)
-            keys.append(_key_of(seq, batch.starts[row] + batch.counts[row], seed) if temperature else _NO_KEY)
+            streams.append(stream_of(seq, seed) if temperature else 0)
+    keys = np.zeros(len(sampled) + num_padding, np.int64)
+    keys[: len(sampled)] = sample_keys(np.array(streams, np.uint64), contexts[sampled])
+    keys[: len(sampled)][np.array(temperatures) == 0] = 0
     sampled += range(num_rows, num_rows + num_padding)
     arrays: dict[str, npt.NDArray[Any]] = {
-        "sample_keys": np.frombuffer(b"".join(keys) + _NO_KEY * num_padding, ">i8").astype(np.int64),
+        "sample_keys": keys,
         "input_ids": np.array(ids + [0] * num_padding, np.int32),
         "positions": positions,
         "slot_mapping": slots,

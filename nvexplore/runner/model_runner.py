@@ -23,6 +23,7 @@ from nvexplore.layers.parameter import Placement
 from nvexplore.model_config import ModelConfig
 from nvexplore.models.decoder import CausalLM
 from nvexplore.runner.block_tables import BlockTables
+from nvexplore.runner.decode_rows import DecodeRows
 from nvexplore.runner.forward_batch import ForwardBatch, build_forward_batch
 from nvexplore.runner.kv_cache import KVCache, KVCacheShape
 from nvexplore.runner.largest import largest_batches
@@ -101,6 +102,9 @@ class ModelRunner:
         self.kv_cache = KVCache(shape, num_kvcache_blocks, device)
         self.kv_cache.bind(layers)
         self.num_blocks = num_kvcache_blocks
+        self._rows = DecodeRows(
+            block_size=block_size, seed=seed, max_rows=min(max_num_seqs, max_num_batched_tokens), max_blocks=longest
+        )
         self._warm_up()
         if not enforce_eager:
             with torch.inference_mode():
@@ -124,11 +128,16 @@ class ModelRunner:
         with torch.inference_mode():
             if wishes is not None and (wishes.logprobs or wishes.prompts):
                 return self._run_with_logprobs(self._begin(batch, wishes.controls), batch, wishes)
-            padding = self.dispatch(batch).padding or 0
-            begun = self._begin(batch, None if wishes is None else wishes.controls, padding)
+            controls = None if wishes is None else wishes.controls
+            size = self.dispatch(batch).graph_size
+            if size is not None:
+                decode = self._rows.build(batch, size, self.backend.staging, controls)
+                drawn: list[int] = self.backend.replay(decode).tolist()
+                return drawn[: decode.num_rows]
+            begun = self._begin(batch, controls)
             if begun.num_samples:
                 ids: list[int] = self.backend.step(self.model, begun).tolist()
-                return ids[: len(ids) - begun.num_padding]
+                return ids
             self.model.forward(self.backend, begun)
             return []
 
@@ -177,13 +186,12 @@ class ModelRunner:
             self.backend.close()
             del self.model, self.kv_cache
 
-    def _begin(self, batch: ScheduledBatch, controls: Controls | None = None, num_padding: int = 0) -> ForwardBatch:
+    def _begin(self, batch: ScheduledBatch, controls: Controls | None = None) -> ForwardBatch:
         return self.backend.begin(
             build_forward_batch(
                 batch,
                 self.block_size,
                 seed=self._seed,
-                num_padding=num_padding,
                 controls=controls,
                 tables=self._tables,
                 buffer=self.backend.staging,

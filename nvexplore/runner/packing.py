@@ -38,6 +38,15 @@ def unpack(packed: Tensor, shapes: Shapes) -> dict[str, Tensor]:
     return views
 
 
+def offsets(shapes: Shapes) -> dict[str, int]:
+    """Where each field begins, in int32."""
+    begins, offset = dict[str, int](), 0
+    for name, dtype in FIELDS.items():
+        begins[name] = offset
+        offset += math.prod(shapes[name]) * (dtype.itemsize // 4)
+    return begins
+
+
 def packed_size(shapes: Shapes) -> int:
     """How many int32 the fields take."""
     return sum(math.prod(shapes[name]) * (dtype.itemsize // 4) for name, dtype in FIELDS.items())
