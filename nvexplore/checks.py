@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 import operator
+from collections.abc import Iterable
 from typing import Any
 
 
@@ -19,6 +20,16 @@ def check_int(name: str, value: Any, *, minimum: int | None = None, maximum: int
     if maximum is not None and number > maximum:
         raise ValueError(f"{name}={number}: must be at most {maximum}")
     return number
+
+
+def check_ints(name: str, values: Iterable[Any], *, minimum: int, maximum: int | None = None) -> list[int]:
+    """Return ``values`` as a list of ints; what ``check_int`` refuses is refused, as ``name[i]``."""
+    items = list(values)
+    # Prompts are long: where all is well, nothing is done for each token that Python does itself.
+    is_plain = set(map(type, items)) <= {int}
+    if items and is_plain and min(items) >= minimum and (maximum is None or max(items) <= maximum):
+        return items
+    return [check_int(f"{name}[{i}]", each, minimum=minimum, maximum=maximum) for i, each in enumerate(items)]
 
 
 def check_number(

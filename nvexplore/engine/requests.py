@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from nvexplore.checks import check_int
+from nvexplore.checks import check_int, check_ints
 from nvexplore.engine.limits import EngineLimits
 from nvexplore.engine.sequence import Sequence
 from nvexplore.engine.undo import UndoLog
@@ -113,7 +113,7 @@ def check_request(
     top = None if vocab_size is None else vocab_size - 1
     for i, token_id in enumerate(params.stop_token_ids):
         check_int(f"stop_token_ids[{i}]", token_id, maximum=top)
-    prompt = [check_int(f"token_ids[{i}]", t, minimum=0, maximum=top) for i, t in enumerate(token_ids)]
+    prompt = check_ints("token_ids", token_ids, minimum=0, maximum=top)
     if not prompt:
         raise ValueError("the prompt is empty: it must have at least 1 token")
     asked = f"prompt of {len(prompt)} tokens + max_tokens={params.max_tokens}"
