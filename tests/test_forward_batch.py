@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 
 import pytest
 import torch
@@ -103,7 +104,11 @@ def test_everything_lies_in_one_buffer_and_moves_with_it() -> None:
     assert dtypes == {"sample_keys": torch.int64, "temperatures": torch.float32}
     base = batch.packed.untyped_storage().data_ptr()
     assert {field.untyped_storage().data_ptr() for field in fields.values()} == {base}
-    assert batch.packed.nbytes == sum(f.nbytes for name, f in fields.items() if name != "packed")
+    places = sorted((f.storage_offset() * f.itemsize, f.nbytes) for name, f in fields.items() if name != "packed")
+    assert all(begin % 16 == 0 for begin, _ in places), "a kernel counts on 16 bytes"
+    for (begin, size), (after, _) in pairwise(places):
+        assert begin + size <= after < begin + size + 16, "an overlap or a gap"
+    assert batch.packed.nbytes == sum(places[-1])
     moved = batch.to(torch.device("meta"))
     assert {name: (f.shape, f.dtype) for name, f in tensors(moved).items()} == {
         name: (f.shape, f.dtype) for name, f in fields.items()
@@ -157,7 +162,8 @@ def test_block_tables_are_remembered_and_never_wrong() -> None:
         padding = rng.randrange(3)
         fresh = build_forward_batch(scheduled(*rows), 4, num_padding=padding)
         kept = build_forward_batch(scheduled(*rows), 4, num_padding=padding, tables=tables)
-        assert torch.equal(fresh.packed, kept.packed)
+        for name, field in tensors(fresh).items():
+            assert name == "packed" or torch.equal(field, tensors(kept)[name]), name
         for (each, count, _), row in zip(rows, kept.block_tables.tolist(), strict=False):
             used = -(-(each.num_computed_tokens + count) // 4)
             assert row == each.block_table[:used] + [-1] * (len(row) - used)

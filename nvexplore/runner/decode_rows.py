@@ -75,7 +75,7 @@ class DecodeRows:
         words = packed.numpy()
 
         def put(name: str, values: object, rest: int = 0) -> None:
-            part = words[at[name] : at[name] + size]
+            part = words[at[name] :][:size]
             part[:count] = values
             part[count:] = rest
 
@@ -87,14 +87,14 @@ class DecodeRows:
         put("positions", starts)
         put("slot_mapping", blocks * self._block_size + starts % self._block_size, -1)
         put("context_lens", starts + 1)
-        words[at["cu_seqlens_q"] : at["cu_seqlens_k"]] = self._counting[: size + 1]
-        words[at["logits_rows"] : at["temperatures"]] = self._counting[:size]
-        ends = words[at["cu_seqlens_k"] : at["context_lens"]]
+        words[at["cu_seqlens_q"] :][: size + 1] = self._counting[: size + 1]
+        words[at["logits_rows"] :][:size] = self._counting[:size]
+        ends = words[at["cu_seqlens_k"] :][: size + 1]
         ends[0] = 0
-        np.cumsum(words[at["context_lens"] : at["logits_rows"]], out=ends[1:])
+        np.cumsum(words[at["context_lens"] :][:size], out=ends[1:])
         put("temperatures", temperatures.view(np.int32))
         words[at["table_width"]] = width
-        tables = words[at["block_tables"] : at["block_tables"] + size * width].reshape(size, width)
+        tables = words[at["block_tables"] :].reshape(size, width)
         tables[:count] = self._tables[lines, :width]
         tables[count:] = -1
         return DecodeBatch(packed, size, count, controls)

@@ -17,7 +17,7 @@ from torch import Tensor
 from nvexplore.engine.batch import ScheduledBatch
 from nvexplore.layers.controls import Controls
 from nvexplore.runner.block_tables import BlockTables
-from nvexplore.runner.packing import FIELDS, decode_shapes, packed_size, unpack
+from nvexplore.runner.packing import FIELDS, decode_shapes, offsets, packed_size, unpack
 from nvexplore.runner.sample_keys import sample_keys, stream_of
 
 
@@ -161,7 +161,9 @@ def build_forward_batch(
     shapes = {name: arrays[name].shape for name in FIELDS}
     size = packed_size(shapes)
     packed = torch.empty(size, dtype=torch.int32) if buffer is None else buffer(size)
-    np.concatenate([arrays[name].reshape(-1).view(np.int32) for name in FIELDS], out=packed.numpy())
+    words = packed.numpy()
+    for name, begin in offsets(shapes).items():
+        words[begin : begin + arrays[name].size * arrays[name].itemsize // 4] = arrays[name].reshape(-1).view(np.int32)
     num_prefill = sum(batch.is_prefill)
     return ForwardBatch(
         packed=packed,

@@ -27,14 +27,15 @@ FIELDS: Final[dict[str, torch.dtype]] = {
 Shapes = Mapping[str, tuple[int, ...]]
 
 
+_ALIGNED: Final = 4  # int32 are 16 bytes: a kernel may count on that for every field, whatever the sizes before it
+
+
 def unpack(packed: Tensor, shapes: Shapes) -> dict[str, Tensor]:
-    """Return the fields as views of ``packed``, in order and without gaps."""
-    views, offset = dict[str, Tensor](), 0
+    """Return the fields as views of ``packed``."""
+    views, begins = dict[str, Tensor](), offsets(shapes)
     for name, dtype in FIELDS.items():
-        size = math.prod(shapes[name]) * (dtype.itemsize // 4)
-        part = packed[offset : offset + size]
+        part = packed[begins[name] : begins[name] + _length(shapes[name], dtype)]
         views[name] = (part if dtype is torch.int32 else part.view(dtype)).view(shapes[name])
-        offset += size
     return views
 
 
@@ -43,13 +44,14 @@ def offsets(shapes: Shapes) -> dict[str, int]:
     begins, offset = dict[str, int](), 0
     for name, dtype in FIELDS.items():
         begins[name] = offset
-        offset += math.prod(shapes[name]) * (dtype.itemsize // 4)
+        offset += -(-_length(shapes[name], dtype) // _ALIGNED) * _ALIGNED
     return begins
 
 
 def packed_size(shapes: Shapes) -> int:
     """How many int32 the fields take."""
-    return sum(math.prod(shapes[name]) * (dtype.itemsize // 4) for name, dtype in FIELDS.items())
+    last = next(reversed(FIELDS))
+    return offsets(shapes)[last] + _length(shapes[last], FIELDS[last])
 
 
 def decode_shapes(num_rows: int, table_width: int) -> Shapes:
@@ -57,3 +59,7 @@ def decode_shapes(num_rows: int, table_width: int) -> Shapes:
     shapes = dict.fromkeys(FIELDS, (num_rows,))
     ends = {"cu_seqlens_q": (num_rows + 1,), "cu_seqlens_k": (num_rows + 1,)}
     return {**shapes, **ends, "table_width": (1,), "block_tables": (num_rows, table_width)}
+
+
+def _length(shape: tuple[int, ...], dtype: torch.dtype) -> int:
+    return math.prod(shape) * (dtype.itemsize // 4)

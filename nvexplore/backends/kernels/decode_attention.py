@@ -15,7 +15,7 @@ MAX_SPLITS = 16
 _LOG2_E = 1.4426950408889634
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["table_stride"])
 def _decode_attention(
     q_ptr, k_cache_ptr, v_cache_ptr, tables_ptr, contexts_ptr, rows_ptr, tokens_ptr, out_ptr,
     part_ptr, peak_ptr, sum_ptr, scale, table_stride,

@@ -41,7 +41,8 @@ def _scan(logits_ptr, temperatures_ptr, keys_ptr, score_ptr, id_ptr, row_stride,
     QUARTER: tl.constexpr = WIDTH // 4
     lane = tl.arange(0, QUARTER)
     first = part * WIDTH
-    temperature = tl.load(temperatures_ptr + row)
+    # Hotter than this no logit matters any more, and the noise times the temperature could be infinite.
+    temperature = tl.minimum(tl.load(temperatures_ptr + row), 1e30)
     key = tl.load(keys_ptr + row)
     a, b, c, d = tl.randint4x(key, part * QUARTER + lane)
     row_ptr = logits_ptr + row * row_stride

@@ -34,7 +34,7 @@ def tile_shape(item_size: int, head_dim: int) -> TileShape:
         return TileShape(16, 16, 1, 1)
     if item_size == 4:
         return TileShape(32, 32, 4, 1)
-    return TileShape(128, 64, 8, 3) if head_dim <= 128 else TileShape(64, 32, 4, 2)
+    return TileShape(128, 64, 4, 3) if head_dim <= 128 else TileShape(64, 32, 4, 2)
 
 
 @triton.jit
@@ -71,7 +71,7 @@ def _attend(
     return acc, peak, total
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["table_stride"])
 def _prefill_attention(
     q_ptr, k_cache_ptr, v_cache_ptr, tables_ptr, contexts_ptr, starts_ptr, tile_rows_ptr, tile_firsts_ptr, out_ptr,
     scale, table_stride,
