@@ -8,7 +8,7 @@ from collections.abc import Sequence as SequenceOf
 from contextlib import closing
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nvexplore.checkpoint import resolve_checkpoint
 from nvexplore.config import EngineConfig
@@ -21,6 +21,9 @@ from nvexplore.prompts import Messages, Prompt, as_list, params_for
 from nvexplore.sampling_params import SamplingParams
 from nvexplore.text.codec import Codec
 from nvexplore.text.stop_finder import StopFinder
+
+if TYPE_CHECKING:
+    from nvexplore.runner.memory_ledger import MemoryLedger
 
 
 class LLM:
@@ -82,6 +85,13 @@ class LLM:
         if self._engine is None:
             raise RuntimeError("this LLM is closed; make a new one")
         return self._engine
+
+    @property
+    def memory(self) -> MemoryLedger:
+        """Where memory goes, and the arithmetic that gave the pool so many blocks; ``print`` it."""
+        if self.runner is None:
+            raise RuntimeError("this LLM is closed; make a new one")
+        return self.runner.memory
 
     # ------------------------------------------------------------------ text
 

@@ -38,6 +38,8 @@ class Backend(ABC):
 
     device: torch.device
     dtype: torch.dtype
+    graph_bytes: int | None = None
+    """What captured graphs take of the device's memory; None: there are none."""
 
     # --- once an engine, once a step ---
 

@@ -6,6 +6,7 @@ Nothing here waits for the device but ``available_memory``.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -54,6 +55,8 @@ class CudaBackend(Backend):
         self._graphs: DecodeGraphs | None = None
         self._no_graphs = "enforce_eager"
         self._staging: Tensor | None = None
+        # What other engines of this process hold is not this one's.
+        self._held_before = torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
 
     # --- once an engine, once a step ---
 
@@ -88,17 +91,29 @@ class CudaBackend(Backend):
         )
 
     def capture(self, model: CausalLM, *, max_num_seqs: int, max_blocks: int, block_size: int, progress: bool) -> None:
-        self._graphs = DecodeGraphs(self, self._attention, max_num_seqs, max_blocks, block_size)
-        self._graphs.capture(model, progress=progress)
+        graphs = DecodeGraphs(self, self._attention, max_num_seqs, max_blocks, block_size)
+        try:
+            graphs.capture(model, progress=progress)
+        except torch.OutOfMemoryError:
+            graphs.close()
+            self._no_graphs = "no memory was left to capture graphs"
+            warnings.warn(
+                f"{self._no_graphs}, so decode steps are launched kernel by kernel: lower gpu_memory_utilization="
+                f"{self._utilization:g} or max_num_seqs={max_num_seqs}, or set enforce_eager=True",
+                stacklevel=2,
+            )
+        else:
+            self._graphs, self.graph_bytes = graphs, graphs.num_bytes
 
     def available_memory(self, run_largest: Callable[[], None]) -> DeviceMemory:
         torch.cuda.synchronize(self.device)
         torch.cuda.empty_cache()
-        weights = torch.cuda.memory_allocated(self.device)
+        held = torch.cuda.memory_allocated(self.device)
+        weights = max(0, held - self._held_before)
         torch.cuda.reset_peak_memory_stats(self.device)
         run_largest()
         torch.cuda.synchronize(self.device)
-        peak = torch.cuda.max_memory_allocated(self.device) - weights
+        peak = torch.cuda.max_memory_allocated(self.device) - held
         torch.cuda.empty_cache()
         free, total = torch.cuda.mem_get_info(self.device)
         return DeviceMemory(total, self._utilization, weights, peak, free)

@@ -25,8 +25,9 @@ from nvexplore.models.decoder import CausalLM
 from nvexplore.runner.block_tables import BlockTables
 from nvexplore.runner.decode_rows import DecodeRows
 from nvexplore.runner.forward_batch import ForwardBatch, build_forward_batch
-from nvexplore.runner.kv_cache import KVCache, KVCacheShape
+from nvexplore.runner.kv_cache import DeviceMemory, KVCache, KVCacheShape
 from nvexplore.runner.largest import largest_batches
+from nvexplore.runner.memory_ledger import ledger_of
 from nvexplore.runner.weights import Progress, load_weights
 from nvexplore.runner.wishes import Wishes, wishes_of
 from nvexplore.sampling_params import SamplingParams
@@ -43,7 +44,7 @@ class ModelRunner:
     """A model on one device with its paged KV pool.
 
     num_blocks, block_size: the pool's; vocab_size: token ids are below it; dtype: of weights and KV.
-    model, kv_cache, backend: to look at; they are gone after ``close``.
+    model, kv_cache, backend: to look at; they are gone after ``close``. memory: where it goes.
     """
 
     def __init__(
@@ -87,6 +88,9 @@ class ModelRunner:
         layers = [layer.self_attn for layer in self.model.decoder_layers()]
         shape = KVCacheShape.of(layers, block_size, self.dtype)
         longest = -(-max_model_len // block_size)
+        # What the largest batch of the longest sequences can hold: on a CPU more would only be prefix cache.
+        useful = max_num_seqs * longest if device.type == "cpu" else None
+        available: int | DeviceMemory | None = None
         if num_kvcache_blocks is None:
 
             def run_largest() -> None:
@@ -96,8 +100,6 @@ class ModelRunner:
                     self.run(batch)
 
             available = self.backend.available_memory(run_largest)
-            # What the largest batch of the longest sequences can hold; more would only be prefix cache.
-            useful = max_num_seqs * longest if device.type == "cpu" else None
             num_kvcache_blocks = shape.num_blocks(available, useful_blocks=useful)
         self.kv_cache = KVCache(shape, num_kvcache_blocks, device)
         self.kv_cache.bind(layers)
@@ -115,6 +117,15 @@ class ModelRunner:
                     block_size=block_size,
                     progress=progress is not None,
                 )
+        self.memory = ledger_of(
+            str(device),
+            weights=sum({p.data_ptr(): p.nbytes for p in self.model.parameters()}.values()),
+            shape=shape,
+            num_blocks=num_kvcache_blocks,
+            available=available,
+            useful_blocks=useful,
+            graphs=self.backend.graph_bytes,
+        )
 
     def run(self, batch: ScheduledBatch) -> list[int] | Sampled:
         """Compute the batch; return one token id for each row whose ``samples`` is True, in row order.
