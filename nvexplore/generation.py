@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from nvexplore.engine.engine import Engine
 from nvexplore.engine.sequence import Logprobs, Sequence
 from nvexplore.text.completion_text import CompletionText
 from nvexplore.text.detokenizer import Decode
@@ -121,3 +122,13 @@ def _output(seq: Sequence, decode: Decode, others: tuple[GenerationOutput, ...] 
         prompt_logprobs=seq.prompt_logprobs,
         others=others,
     )
+
+
+def advance(engine: Engine) -> None:
+    """One step of an engine with unfinished requests; RuntimeError where it could do nothing, now and for ever."""
+    number = engine.next_step
+    engine.step()
+    if engine.next_step == number and engine.has_unfinished:
+        raise RuntimeError(
+            f"policy {engine.policy.name!r} admits none of {len(engine.live)} unfinished requests while nothing runs"
+        )

@@ -15,7 +15,7 @@ from nvexplore.config import EngineConfig
 from nvexplore.engine.engine import Engine
 from nvexplore.engine.events import Planned, StepRecord
 from nvexplore.engine.sequence import Sequence
-from nvexplore.generation import DeltaReader, GenerationOutput, TextDelta, output_of
+from nvexplore.generation import DeltaReader, GenerationOutput, TextDelta, advance, output_of
 from nvexplore.progress import LoadProgress, progress_bar
 from nvexplore.prompts import Messages, Prompt, as_list, params_for
 from nvexplore.sampling_params import SamplingParams
@@ -73,7 +73,7 @@ class LLM:
         self._engine: Engine | None = Engine(
             config.limits(num_blocks=self.runner.num_blocks, max_model_len=max_model_len),
             self.runner,
-            eos_token_ids=self.model_config.eos_token_ids,
+            eos_token_ids=self.model_config.eos_token_ids | ({self.tokenizer.eos_token_id} - {None}),
             vocab_size=self.model_config.vocab_size,
             stop_matcher=StopFinder(self._codec.decode),
         )
@@ -191,10 +191,11 @@ class LLM:
         with closing(progress_bar(sum(s.sampling_params.max_tokens for s in seqs), use_tqdm)) as bar:
             while not all(seq.is_finished for seq in seqs):
                 with self._lock:
-                    self.engine.step()
+                    advance(self.engine)
                 now = sum(seq.num_completion_tokens for seq in seqs)
                 bar.update(now - done)
                 done = now
+            bar.total = done  # a completion that ended early is complete
 
     def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> Iterator[TextDelta]:
         """Complete one prompt and yield its text as it comes; all texts joined are ``generate``'s.
@@ -216,7 +217,7 @@ class LLM:
                 with self._lock:
                     deltas = [delta for reader in readers if (delta := reader.read()) is not None]
                     if not deltas:
-                        self.engine.step()
+                        advance(self.engine)
                 yield from deltas
         finally:
             self._end([first])
@@ -230,8 +231,6 @@ class LLM:
 
     def _ids(self, prompt: Prompt) -> SequenceOf[int]:
         return self.encode(prompt) if isinstance(prompt, str) else prompt
-
-    # ------------------------------------------------------------------ the end
 
     @property
     def is_closed(self) -> bool:

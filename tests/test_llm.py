@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import gc
+import json
 import threading
 import weakref
+from collections.abc import Iterable
+from collections.abc import Sequence as SequenceOf
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from transformers import AutoTokenizer
 
-from nvexplore import LLM, SamplingParams
+from nvexplore import LLM, SamplingParams, Sequence
+from nvexplore.engine.policy import Policy
+from nvexplore.progress import progress_bar
 from nvexplore.toy import make_toy
 from tests.conftest import RunPython
 
@@ -210,3 +217,60 @@ def test_llm_without_torch_says_what_to_install(run_python: RunPython) -> None:
         "except ImportError as error: print(error)\n"
     )
     assert 'pip install "nvexplore[run]"' in out
+
+
+class Closed(Policy):
+    """Lets nobody in."""
+
+    name = "closed"
+
+    def admission_order(self, waiting: SequenceOf[Sequence]) -> Iterable[Sequence]:
+        return ()
+
+
+def test_a_policy_that_admits_nobody_is_named(toy: Path) -> None:
+    """N36: an engine that can do nothing must not be asked again and again."""
+    with LLM(toy, policy=Closed(), num_kvcache_blocks=8, max_model_len=64) as llm:
+        for run in (lambda: llm.generate(["ab", "c"], GREEDY, use_tqdm=False), lambda: list(llm.stream("ab", GREEDY))):
+            with pytest.raises(RuntimeError, match=r"policy 'closed' admits none of [12] unfinished requests"):
+                run()
+            assert not llm.has_unfinished
+
+
+def test_a_bar_ends_full_though_completions_end_early(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """J19: a notebook shows a bar that is closed before its end in red."""
+    bars = []
+
+    def kept(*args: Any, **options: Any) -> Any:
+        bars.append(progress_bar(*args, **options))
+        return bars[-1]
+
+    monkeypatch.setattr("nvexplore.llm.progress_bar", kept)
+    with LLM(toy, num_kvcache_blocks=8, max_model_len=64) as llm:
+        (free,) = llm.generate(["ab"], GREEDY, use_tqdm=False)
+        stop = free.token_ids[2]
+        came = free.token_ids.index(stop) + 1
+        params = SamplingParams(temperature=0, max_tokens=8, stop_token_ids=[stop])
+        (output,) = llm.generate(["ab"], params, use_tqdm=True)
+    assert output.finish_reason == "stop"
+    assert (bars[-1].n, bars[-1].total) == (came, came)
+
+
+def test_v26_the_tokenizers_own_end_of_sequence_ends_too(tmp_path: Path) -> None:
+    """vllm#4180: a fine-tune may name its end of sequence in the tokenizer alone."""
+    path = make_toy(tmp_path)
+    with LLM(path, num_kvcache_blocks=8, max_model_len=64) as llm:
+        (free,) = llm.generate([[1, 2, 3]], GREEDY, use_tqdm=False)
+        stop = free.token_ids[3]
+        assert stop not in llm.model_config.eos_token_ids
+    config = json.loads((path / "tokenizer_config.json").read_text(encoding="utf-8"))
+    tokenizer = AutoTokenizer.from_pretrained(path)
+    config["eos_token"] = tokenizer.convert_ids_to_tokens(stop)
+    (path / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
+    with LLM(path, num_kvcache_blocks=8, max_model_len=64) as llm:
+        assert llm.tokenizer.eos_token_id == stop
+        (output,) = llm.generate([[1, 2, 3]], GREEDY, use_tqdm=False)
+        assert (output.finish_reason, output.token_ids[-1]) == ("stop", stop)
+        params = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
+        (output,) = llm.generate([[1, 2, 3]], params, use_tqdm=False)
+        assert output.token_ids == free.token_ids

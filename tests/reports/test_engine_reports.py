@@ -1,104 +1,125 @@
-"""Public bug reports about schedulers, block managers and prefix caches, each as the small input that shows it.
+"""Public bug reports about schedulers and step loops, each as the small input that shows it.
 
-The ids are this project's own numbering; each docstring names the public thread it comes from.
+The ids are this project's own numbering; each docstring names the public thread it comes from. Policies have more in
+tests/test_policy.py, prefix caches in test_prefix_cache_reports.py, aborts and interrupts in
+test_interrupt_reports.py.
 """
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Sequence as SequenceOf
 
 import pytest
 
-from nvexplore.engine.engine import Engine
+from nvexplore.engine.policy import Policy
 from nvexplore.engine.sequence import Sequence
-from nvexplore.sampling_params import SamplingParams
-from tests.fakes import ToyRunner, check_invariants, run_to_end, toy_engine, unconstrained
+from tests.fakes import check_invariants, run_to_end, toy_engine
+from tests.reports.common import add, finish, is_right
+from tests.workloads import make_workload, run_workload
 
-
-def add(engine: Engine, prompt: list[int], max_tokens: int) -> Sequence:
-    return engine.add_request(prompt, SamplingParams(max_tokens=max_tokens, ignore_eos=True))
-
-
-def finish(engine: Engine, prompt: list[int], max_tokens: int) -> Sequence:
-    """Run one request to its end and look at its output and at the pool."""
-    seq = add(engine, prompt, max_tokens)
-    run_to_end(engine)
-    assert seq.completion_token_ids == unconstrained(prompt, max_tokens)
-    check_invariants(engine)
-    return seq
+# ---------------------------------------------------------------------------------------------- N01, V17: sizes
 
 
 @pytest.mark.parametrize(("prompt", "max_tokens", "needed"), [(8, 2, 3), (9, 1, 3), (1, 9, 3), (40, 1, 10)])
 def test_n01_request_larger_than_the_pool_is_refused(prompt: int, max_tokens: int, needed: int) -> None:
     """nano-vllm#274: a sequence outgrows the pool, is preempted, and a bare assert ends the engine."""
     engine = toy_engine(2, 4)
+    other = add(engine, [5], 4)
+    engine.step()
     with pytest.raises(ValueError, match=rf"needs {needed} KV blocks .* num_blocks=2"):
         add(engine, list(range(prompt)), max_tokens)
-    assert not engine.has_unfinished
+    assert list(engine.live) == [other.request_id]
+    run_to_end(engine)
+    assert is_right(other)
     finish(engine, list(range(8)), 1)  # 8 tokens stored: exactly the pool
     finish(engine, list(range(4)), 5)
 
 
-@pytest.mark.parametrize("together", [True, False])
-@pytest.mark.parametrize("length", [4, 8, 12])
-def test_n03_fully_cached_prompt_runs_at_least_one_token(together: bool, length: int) -> None:
-    """nano-vllm#114: a prompt of whole cached blocks leaves zero query tokens."""
-    engine, prompt = toy_engine(16, 4), list(range(length))
-    first = add(engine, prompt, 3)
-    if not together:
-        run_to_end(engine)
-    second = add(engine, prompt, 3)
-    run_to_end(engine)
-    assert first.completion_token_ids == second.completion_token_ids == unconstrained(prompt, 3)
-    # Whole blocks, at most length - 1 tokens; blocks that the same step writes can be shared already.
-    assert second.num_cached_tokens == length - 4
+@pytest.mark.parametrize(
+    ("limit", "prompt", "max_tokens", "fits"),
+    [
+        (16, 15, 1, True),
+        (16, 12, 4, True),
+        (16, 16, 1, False),
+        (16, 12, 8, False),
+        (13, 12, 1, True),
+        (13, 9, 4, True),
+        (13, 13, 1, False),
+        (13, 9, 5, False),
+    ],
+)
+def test_v17_the_length_limit_is_exact(limit: int, prompt: int, max_tokens: int, fits: bool) -> None:
+    """vllm PR#10730: off by one at max_model_len. The policy here: refuse at submission."""
+    engine = toy_engine(4, 4, max_model_len=limit)
+    if not fits:
+        with pytest.raises(ValueError, match=f"is {prompt + max_tokens}: must be at most max_model_len={limit}"):
+            add(engine, list(range(prompt)), max_tokens)
+        assert not engine.has_unfinished
+        return
+    seq = add(engine, list(range(prompt)), max_tokens)
+    while engine.has_unfinished:
+        planned = engine.plan()
+        assert max(planned.context_len) < limit  # the last token is sampled and never stored
+        assert len(set(planned.spans.block_id) | set(seq.block_table)) <= 4
+        engine.step()
+    assert is_right(seq)
+
+
+# ---------------------------------------------------------------------------------------- N05, N11, V04: blocks
 
 
 @pytest.mark.parametrize("num_blocks", [4, 5, 64])
 def test_n05_a_repeated_prefill_yields_exactly_one_token(num_blocks: int) -> None:
     """nano-vllm PR#217: the token sampled by the prefill after a preemption was thrown away."""
     engine = toy_engine(num_blocks, 4)
-    prompts = [list(range(1, 8)), list(range(11, 18))]
-    seqs = [add(engine, prompt, 6) for prompt in prompts]
+    seqs = [add(engine, prompt, 6) for prompt in ([*range(1, 8)], [*range(11, 18)])]
+    prefills = 0
     while engine.has_unfinished:
-        output = engine.step()
-        assert len(output.seq_ids) == len(set(output.seq_ids)) == len(output.token_ids)
-    assert [s.completion_token_ids for s in seqs] == [unconstrained(p, 6) for p in prompts]
-    assert sum(s.num_preemptions for s in seqs) == (0 if num_blocks == 64 else 1)
+        output = engine.step(want_record=True)
+        assert output.record is not None
+        planned = output.record.planned
+        prefills += sum(planned.is_prefill)
+        assert all(planned.samples)  # no chunks here: each prefill is a whole one
+        assert output.seq_ids == planned.seq_id and len(output.token_ids) == len(set(output.seq_ids))
+    assert all(map(is_right, seqs))
+    again = sum(seq.num_preemptions for seq in seqs)
+    assert again == (0 if num_blocks == 64 else 1) and prefills == 2 + again
 
 
-@pytest.mark.parametrize("shared", [4, 8])
-def test_n09_freed_but_intact_blocks_are_hits(shared: int) -> None:
-    """nano-vllm PR#110: a freed block is valid until it is overwritten; not using it would cost every hit."""
-    engine, stem = toy_engine(16, 4), list(range(shared))
-    finish(engine, [*stem, 9], 2)
-    free_before = len(engine.blocks.free)
-    second = add(engine, [*stem, 10], 2)
-    engine.step()
-    assert second.num_cached_tokens == shared
-    assert [engine.blocks.ref_count[b] for b in second.block_table] == [1] * (shared // 4 + 1)
-    assert not set(second.block_table) & set(engine.blocks.free)
-    assert len(engine.blocks.free) == free_before - shared // 4 - 1
-    run_to_end(engine)
-    assert second.completion_token_ids == unconstrained([*stem, 10], 2)
-
-
-@pytest.mark.parametrize("block_size", [1, 2, 4])
+@pytest.mark.parametrize("block_size", [1, 2, 3, 4])
 def test_n11_a_new_block_exactly_when_the_tokens_exceed_the_table(block_size: int) -> None:
     """nano-vllm#30 and others, MinivLLM#75: the modulo that decides on a new block is off by one, or blind at 1."""
-    engine = toy_engine(13, block_size)
-    seq = add(engine, [5], 12)
+    engine = toy_engine(-(-14 // block_size), block_size)
+    seq = add(engine, [5], 14)
     engine.step()
-    for stored in range(1, 12):
+    for stored in range(1, 14):
         assert len(seq.block_table) == -(-stored // block_size)
         engine.step()
-    assert seq.completion_token_ids == unconstrained([5], 12)
+    assert is_right(seq) and seq.num_preemptions == 0
 
 
-def test_n11_the_last_free_block_is_taken_by_another() -> None:
+@pytest.mark.parametrize(("block_size", "older", "younger"), [(4, (4, 10), (4, 9)), (1, (1, 4), (1, 3))])
+def test_n11_the_last_free_block_is_taken_by_another(
+    block_size: int, older: tuple[int, int], younger: tuple[int, int]
+) -> None:
     """The same with the pool exhausted: the younger one gives way, the older one goes on."""
-    engine = toy_engine(4, 4)
-    older, younger = add(engine, [1] * 4, 10), add(engine, [2] * 4, 5)
+    engine = toy_engine(4, block_size)
+    first, second = add(engine, [1] * older[0], older[1]), add(engine, [2] * younger[0], younger[1])
     run_to_end(engine)
-    assert older.num_preemptions == 0
-    assert older.completion_token_ids == unconstrained([1] * 4, 10)
-    assert younger.completion_token_ids == unconstrained([2] * 4, 5)
+    assert (first.num_preemptions, second.num_preemptions) == (0, 1)
+    assert is_right(first) and is_right(second)
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_v04_a_small_pool_changes_no_output(seed: int) -> None:
+    """vllm#16832: output after a preemption is cut short or has doubled tokens."""
+    work = make_workload(seed + 1_000_000)
+    assert run_workload(work)["steps"] > 0  # and every output was compared
+    assert not work.engine.live
+
+
+# ------------------------------------------------------------------------------------------ N36: the step's type
 
 
 def test_n36_step_has_one_return_type_and_idle_ends() -> None:
@@ -113,182 +134,85 @@ def test_n36_step_has_one_return_type_and_idle_ends() -> None:
     assert engine.step().seq_ids == [] and engine.next_step == 1
 
 
-def test_v01_the_chain_of_hashes_survives_full_prompt_hits() -> None:
-    """vllm#3193, PR#11186: a full hit crashed, or left the last block unhashed and broke the chain."""
-    engine, prompt = toy_engine(32, 4), list(range(12))
-    cached = [finish(engine, prompt, 2).num_cached_tokens for _ in range(3)]
-    assert cached == [0, 8, 8]
-    # The last full block of the prompt is registered too: a longer prompt hits all three.
-    assert finish(engine, [*prompt, 90, 91, 92, 93, 94], 2).num_cached_tokens == 12
+def test_n36_a_step_that_can_schedule_nobody_is_an_idle_one() -> None:
+    """The sibling: a request waits and nothing may run, here because a policy of one's own lets nobody in."""
+
+    class Nobody(Policy):
+        is_open = False
+
+        def admission_order(self, waiting: SequenceOf[Sequence]) -> Iterable[Sequence]:
+            return waiting if self.is_open else ()
+
+    policy = Nobody()
+    engine = toy_engine(4, 4, policy=policy)
+    seq = add(engine, [1, 2], 2)
+    for _ in range(3):
+        output = engine.step()
+        assert type(output) is type(toy_engine(4).step())
+        assert (output.seq_ids, output.token_ids, output.finished) == ([], [], [])
+        assert engine.has_unfinished
+    policy.is_open = True
+    assert run_to_end(engine) == 2 and is_right(seq)
 
 
-@pytest.mark.parametrize("seed", range(200))
-def test_v04_a_small_pool_changes_no_output(seed: int) -> None:
-    """vllm#16832: output after a preemption is cut short or has doubled tokens."""
-    from tests.workloads import make_workload, run_workload
-
-    run_workload(make_workload(seed + 1_000_000))
+# -------------------------------------------------------------------------- N26, V03, V34, V35: who runs, who waits
 
 
-@pytest.mark.parametrize("collide", [False, True])
-def test_v05_an_evicted_block_is_never_served(collide: bool) -> None:
-    """vllm PR#4761: a reused block keeps its entry in the hash table. Also with all hashes equal."""
-    engine = toy_engine(4, 4)
-    if collide:
-        engine = Engine(engine.limits, ToyRunner(4, 4), hash_function=lambda parent, ids: 7)
-    x, y = [1, 2, 3, 4, 5, 6, 7, 8, 9], list(range(20, 33))
-    finish(engine, x, 1)
-    finish(engine, y, 4)  # fills the pool
-    assert finish(engine, x, 1).num_cached_tokens == 0
-
-
-def test_v05_equal_ids_at_another_place_are_another_block() -> None:
-    """The sibling: equal ids in both blocks and equal hashes; the second block must not hit the first."""
-    limits = toy_engine(8, 4).limits
-    engine = Engine(limits, ToyRunner(8, 4), hash_function=lambda parent, ids: 7)
-    finish(engine, [1, 2, 3, 4, 9], 1)
-    assert finish(engine, [1, 2, 3, 4, 1, 2, 3, 4, 9], 1).num_cached_tokens == 4
-
-
-@pytest.mark.parametrize(
-    ("prompt", "max_tokens", "fits"), [(15, 1, True), (12, 4, True), (16, 1, False), (12, 8, False)]
-)
-def test_v17_the_length_limit_is_exact(prompt: int, max_tokens: int, fits: bool) -> None:
-    """vllm PR#10730: off by one at max_model_len. The policy here: refuse at submission."""
-    engine = toy_engine(4, 4, max_model_len=16)
-    if not fits:
-        with pytest.raises(ValueError, match=f"is {prompt + max_tokens}: must be at most max_model_len=16"):
-            add(engine, list(range(prompt)), max_tokens)
-        return
-    seq = add(engine, list(range(prompt)), max_tokens)
+@pytest.mark.parametrize("length", [3, 40])
+def test_n26_with_the_mixed_policy_whoever_runs_gets_a_token_in_every_step(length: int) -> None:
+    """nano-vllm#73, PR#276, the sibling: two of them, and prompts of more than the budget arrive at each step."""
+    engine = toy_engine(800, max_num_batched_tokens=16, policy="mixed", max_num_seqs=64)
+    patient = [add(engine, [1, 2, 3], 50), add(engine, [4, 5], 50)]
     engine.step()
-    assert len(seq.block_table) <= 4
+    for made in range(1, 50):
+        assert [seq.num_completion_tokens for seq in patient] == [made, made]
+        add(engine, list(range(made, made + length)), 1)
+        engine.step()
+    assert all(map(is_right, patient))
+
+
+def test_v03_preemptions_are_few_and_told() -> None:
+    """vllm#25538, the sibling: both requests finish, and the records tell of each preemption and what it cost."""
+    told, engine = [], toy_engine(6, max_num_batched_tokens=4)
+    seqs = [add(engine, [*range(12)], 8), add(engine, [*range(20, 28)], 8)]
+    recomputed = 0
+    while engine.has_unfinished:
+        record = engine.step(want_record=True).record
+        assert record is not None
+        told += record.planned.preempted.seq_id
+        recomputed += sum(record.planned.preempted.num_lost)
+    assert all(map(is_right, seqs))
+    assert [told.count(seq.seq_id) for seq in seqs] == [seq.num_preemptions for seq in seqs]
+    assert 1 <= len(told) <= 3 and 0 < recomputed <= 3 * 20
+
+
+@pytest.mark.parametrize("lookahead", [0, 1, 8])
+def test_v34_big_and_small_both_start_whatever_the_policy(lookahead: int) -> None:
+    """vllm#31731, the sibling, in a pool of 10: who is passed over is a choice, and nobody waits for ever."""
+
+    class Chosen(Policy):
+        pass
+
+    Chosen.lookahead = lookahead
+    engine = toy_engine(10, policy=Chosen())
+    running = add(engine, [*range(15)], 6)  # 5 blocks in the end
+    engine.step()
+    big, small = add(engine, [*range(50, 80)], 3), add(engine, [90], 2)  # 8 blocks, 1 block
+    engine.step()
+    assert (len(small.block_table), len(big.block_table)) == (1 if lookahead else 0, 0)
     run_to_end(engine)
-    assert seq.completion_token_ids == unconstrained(list(range(prompt)), max_tokens)
-
-
-class TestV29Abort:
-    """vllm#49118: an abort in some state loses blocks, leaks them, or is ignored."""
-
-    @staticmethod
-    def gone(engine: Engine, seq: Sequence) -> None:
-        assert engine.abort(seq.request_id) is True
-        assert seq.finish_reason == "abort" and not seq.block_table
-        assert engine.abort(seq.request_id) is False
-        check_invariants(engine)
-        assert engine.step().finished.count(seq) == 1
-        check_invariants(engine)
-
-    def test_waiting(self) -> None:
-        engine = toy_engine(8, 4)
-        self.gone(engine, add(engine, [1, 2], 3))
-
-    def test_waiting_after_a_preemption(self) -> None:
-        engine = toy_engine(4, 4)
-        older, younger = add(engine, [1] * 7, 6), add(engine, [2] * 7, 6)
-        while not younger.num_preemptions:
-            engine.step()
-        self.gone(engine, younger)
-        run_to_end(engine)
-        assert older.completion_token_ids == unconstrained([1] * 7, 6)
-
-    def test_half_prefilled(self) -> None:
-        engine = toy_engine(8, 4, max_num_batched_tokens=3)
-        seq = add(engine, list(range(10)), 3)
-        engine.step()
-        assert 0 < seq.num_computed_tokens < 10
-        self.gone(engine, seq)
-
-    def test_decoding(self) -> None:
-        engine = toy_engine(8, 4)
-        seq = add(engine, [1, 2], 5)
-        engine.step()
-        engine.step()
-        self.gone(engine, seq)
-
-    def test_already_finished(self) -> None:
-        engine = toy_engine(8, 4)
-        seq = add(engine, [1, 2], 1)
-        assert engine.step().finished == [seq]
-        assert engine.abort(seq.request_id) is False and seq.finish_reason == "length"
-
-    def test_unknown(self) -> None:
-        assert toy_engine(8, 4).abort("nobody") is False
-
-    def test_shared_blocks_stay(self) -> None:
-        engine, stem = toy_engine(16, 4), list(range(8))
-        finish(engine, [*stem, 1], 1)
-        one, other = add(engine, [*stem, 2], 4), add(engine, [*stem, 3], 4)
-        engine.step()
-        shared = one.block_table[:2]
-        assert other.block_table[:2] == shared and [engine.blocks.ref_count[b] for b in shared] == [2, 2]
-        self.gone(engine, one)
-        assert [engine.blocks.ref_count[b] for b in shared] == [1, 1]
-        run_to_end(engine)
-        assert other.completion_token_ids == unconstrained([*stem, 3], 4)
-
-
-def test_v39_tails_are_evicted_before_heads() -> None:
-    """vllm PR#51482: freed blocks were reused head first, which cost the whole prefix."""
-    engine = toy_engine(3, 4)
-    finish(engine, list(range(12)), 1)
-    finish(engine, [50, 51], 1)  # takes one block: must be the tail's
-    assert finish(engine, list(range(12)), 1).num_cached_tokens == 8
-
-
-def test_v39_least_recently_freed_goes_first_and_a_hit_refreshes() -> None:
-    """Across requests: the oldest finished one is evicted first, unless it was hit since."""
-    engine = toy_engine(4, 4)
-    a, b = [1, 2, 3, 4, 5], [11, 12, 13, 14, 15]
-    finish(engine, a, 1)
-    finish(engine, b, 1)
-    finish(engine, a, 1)  # refreshed: b is the oldest now
-    finish(engine, [30] * 9, 1)  # takes three blocks
-    assert finish(engine, a, 1).num_cached_tokens == 4
-    assert finish(engine, b, 1).num_cached_tokens == 0
-
-
-class Interrupted:
-    """Raises KeyboardInterrupt when its stage comes up while armed."""
-
-    def __init__(self) -> None:
-        self.stage = ""
-
-    def __call__(self, stage: str) -> None:
-        if stage == self.stage:
-            self.stage = ""
-            raise KeyboardInterrupt
-
-
-@pytest.mark.parametrize("stage", ["begin", "write", "end"])
-@pytest.mark.parametrize("step", [0, 1, 4], ids=["first chunk", "second chunk", "decode"])
-def test_j04_an_interrupted_step_leaves_nothing_behind(stage: str, step: int) -> None:
-    """vllm#17738: after an interrupt the next call hangs, or gives wrong text, or the old requests' outputs."""
-    interrupt = Interrupted()
-    engine = toy_engine(16, 4, max_num_batched_tokens=6, interrupt=interrupt)
-    old = add(engine, list(range(10)), 6)
-    for _ in range(step):
-        engine.step()
-    before = engine.snapshot()
-    interrupt.stage = stage
-    with pytest.raises(KeyboardInterrupt):
-        engine.step()
-    assert engine.snapshot().same_state(before)
+    assert all(map(is_right, (running, big, small)))
     check_invariants(engine)
-    engine.abort(old.request_id)
-    new = finish(engine, [70, 71, 72], 5)
-    assert new.num_cached_tokens == 0 and len(engine.blocks.free) == 16
 
 
-def test_j04_what_a_failed_step_overwrote_is_never_served() -> None:
-    """The sibling: the undone step had evicted a cached block and written into it."""
-    interrupt = Interrupted()
-    engine = toy_engine(3, 4, interrupt=interrupt)
-    finish(engine, list(range(8)), 1)
-    add(engine, [60] * 12, 1)  # needs all three blocks
-    interrupt.stage = "end"
-    with pytest.raises(KeyboardInterrupt):
+@pytest.mark.parametrize(("budget", "lengths"), [(8, (20, 20, 3)), (3, (7, 9, 11, 1)), (1, (2, 3))])
+@pytest.mark.parametrize("caching", [False, True])
+def test_v35_many_prompts_in_chunks(budget: int, lengths: tuple[int, ...], caching: bool) -> None:
+    """sglang#2255, the sibling: other budgets, and the switch that made the difference; one is half done at a time."""
+    engine = toy_engine(32, enable_prefix_caching=caching, max_num_batched_tokens=budget)
+    seqs = [add(engine, [*range(i * 20, i * 20 + n)], 4) for i, n in enumerate(lengths)]
+    most = 0
+    while engine.has_unfinished:
         engine.step()
-    assert engine.abort("1")
-    again = finish(engine, list(range(8)), 1)
-    assert again.num_cached_tokens == 0
+        most = max(most, sum(0 < seq.num_computed_tokens < seq.num_prompt_tokens for seq in seqs))
+    assert all(map(is_right, seqs)) and most == 1

@@ -1,35 +1,31 @@
-"""Public bug reports about reading configs and weights and sizing the pool, each as the small input that shows it.
+"""Public bug reports about architectures and weights, each as the small input that shows it.
 
-Longer tables of inputs stand in test_weights.py, test_rotary.py, test_model_config.py and test_kv_cache.py; the first
-reports of this kind in test_model_reports.py, those about dtypes in test_sampling_reports.py.
+The ids are this project's own numbering; each docstring names the public thread it comes from. Longer tables of
+inputs stand in test_weights.py and test_model_config.py; rotary embeddings in test_rope_reports.py, mixtures of
+experts in test_moe_reports.py.
 """
 
 from __future__ import annotations
 
 import json
-import math
+import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from nvexplore import LLM, SamplingParams
+from nvexplore import LLM
 from nvexplore.layers.linear import ColumnParallelLinear, RowParallelLinear
 from nvexplore.layers.parameter import Piece, Placement
-from nvexplore.layers.rotary import RotaryTable, inverse_frequencies
 from nvexplore.model_config import ModelConfig
 from nvexplore.models.decoder import CausalLM
-from nvexplore.rope_config import RopeConfig
-from nvexplore.runner.kv_cache import DeviceMemory, KVCacheShape
 from nvexplore.runner.weights import WeightsError, load_weights
 from nvexplore.toy import make_toy
 from tests.paged import Paged, difference, reference_logits, token_ids
+from tests.reports.common import GREEDY, change_config, toy_llm
 
 CPU = torch.device("cpu")
-GREEDY = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
-GIB = 1 << 30
 
 
 def ranks_of(path: Path, size: int = 2) -> list[CausalLM]:
@@ -40,14 +36,7 @@ def ranks_of(path: Path, size: int = 2) -> list[CausalLM]:
     return models
 
 
-def change_config(path: Path, **keys: Any) -> Path:
-    """Set keys of config.json; None takes a key away."""
-    config = {**json.loads((path / "config.json").read_text()), **keys}
-    (path / "config.json").write_text(json.dumps({key: value for key, value in config.items() if value is not None}))
-    return path
-
-
-# ---------------------------------------------------------------------------------------------------------- N15
+# ---------------------------------------------------------------------------------------------------------------- N15
 
 
 def test_n15_a_row_parallel_bias_is_whole_on_every_rank(tmp_path: Path) -> None:
@@ -92,7 +81,7 @@ def test_n15_pieces_of_a_bias_have_one_dimension() -> None:
             }
 
 
-# ---------------------------------------------------------------------------------------------------------- N16
+# ----------------------------------------------------------------------------------------------------------- N16, N18
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -119,67 +108,22 @@ def test_n16_a_config_without_architectures_goes_by_its_model_type(tmp_path: Pat
         ModelConfig.from_path(change_config(path, architectures=[other]))
 
 
-# ---------------------------------------------------------------------------------------------------- N19, V16
+@pytest.mark.parametrize("name", ["Lfm2ForCausalLM", "GPT2LMHeadModel", "Gemma3ForCausalLM", "MambaForCausalLM"])
+def test_n18_an_unsupported_architecture_is_refused_by_name(
+    toy: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """nano-vllm#126: a wholly different architecture fails obscurely, deep in the loader."""
+    folder = shutil.copytree(toy, tmp_path / "other")
+    config = json.loads((folder / "config.json").read_text())
+    config["architectures"], config["model_type"] = [name], name.split("For")[0].lower()
+    (folder / "config.json").write_text(json.dumps(config))
+    monkeypatch.setattr(torch, "empty", None)  # nothing is allocated on the way to the refusal
+    monkeypatch.setattr(torch, "full", None)
+    with pytest.raises(ValueError, match=rf"{name}.*LlamaForCausalLM.*Qwen3ForCausalLM"):
+        LLM(folder)
 
 
-def test_n19_a_dict_with_lists_inside_is_read_or_refused_but_never_hashed_as_it_is() -> None:
-    """vllm PR#51268, the sibling: longrope's lists become tuples; unknown nested dicts are refused by name."""
-    lists = {"short_factor": [1.0, 1.5], "long_factor": [2.0, 4.0], "original_max_position_embeddings": 64}
-    config = {"head_dim": 4, "max_position_embeddings": 128, "rope_parameters": {"rope_type": "longrope", **lists}}
-    first, second = RopeConfig.from_dict(config), RopeConfig.from_dict(json.loads(json.dumps(config)))
-    assert len({first, second}) == 1
-    nested = {"full_attention": {"rope_type": "default"}, "sliding_attention": {"rope_type": "linear", "factor": 8.0}}
-    with pytest.raises(ValueError, match="full_attention, sliding_attention"):
-        RopeConfig.from_dict({"rope_parameters": nested})
-
-
-def test_n19_two_models_do_not_share_a_table() -> None:
-    """vllm PR#1867, the sibling: a cache that ignores a part of its key gives a model the angles of another."""
-    stretched = {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}
-    configs = [
-        RopeConfig.from_dict({"rope_parameters": p}) for p in ({"rope_theta": 1e4}, {"rope_theta": 1e6}, stretched)
-    ]
-    tables = [RotaryTable(config, 16, 8, CPU).cos_sin for config in configs]
-    assert not any(torch.equal(a, b) for a, b in zip(tables, [*tables[1:], tables[0]], strict=True))
-
-
-@pytest.mark.parametrize("key", ["rope_type", "type"])
-def test_v16_llama3_follows_the_published_formula(key: str) -> None:
-    """vllm#9481, meta-llama/llama3#299: low frequencies / 8, high ones kept, a ramp between; either spelling."""
-    rope = {key: "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
-    rope["original_max_position_embeddings"] = 8192
-    found = inverse_frequencies(RopeConfig.from_dict({"rope_theta": 5e5, "rope_scaling": rope}), 128).double()
-    for pair, frequency in enumerate(found.tolist()):
-        plain = 5e5 ** (-pair / 64)
-        wave = 2 * math.pi / plain
-        kept = min(1.0, max(0.0, (8192 / wave - 1) / (4 - 1)))
-        assert frequency == pytest.approx(kept * plain + (1 - kept) * plain / 8, rel=1e-5)
-
-
-def test_v16_no_type_is_ignored(tmp_path: Path) -> None:
-    """vllm#6689, the sibling: each type that is accepted changes the logits, or says from which length on it would."""
-    ids, seen = token_ids(90), []
-    factors = {"short_factor": [1.5] * 8, "long_factor": [2.0] * 8}
-    low_high = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
-    for rope in (
-        {"rope_type": "default"},
-        {"rope_type": "linear", "factor": 2.0},
-        {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 64, **low_high},
-        {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 64},
-        {"rope_type": "longrope", "original_max_position_embeddings": 96, **factors},
-    ):
-        path = make_toy(tmp_path / str(rope["rope_type"]), "llama", rope_parameters={"rope_theta": 1e4, **rope})
-        paged = Paged(path, max_model_len=96)
-        seen.append(paged.logits((paged.seq(ids), 90))[0])
-    assert all(difference(a, b) > 0.1 for i, a in enumerate(seen) for b in seen[:i])
-    for rope_type, keys in (("longrope", {"original_max_position_embeddings": 64, **factors}), ("dynamic", {})):
-        rope = {"rope_type": rope_type, "rope_theta": 1e4, "factor": 4.0, **keys}
-        path = make_toy(tmp_path / f"short-{rope_type}", "llama", max_position_embeddings=64, rope_parameters=rope)
-        with pytest.raises(ValueError, match=f"max_model_len=65: rope_type='{rope_type}'.*max_model_len=64"):
-            Paged(path, max_model_len=65)
-
-
-# ---------------------------------------------------------------------------------------------------------- V18
+# ---------------------------------------------------------------------------------------------------------------- V18
 
 
 @pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3"])
@@ -215,7 +159,24 @@ def test_v18_without_the_key_a_head_is_needed(tmp_path: Path, architecture: str)
         ranks_of(path, 1)
 
 
-# ---------------------------------------------------------------------------------------------------------- V20
+# ---------------------------------------------------------------------------------------------------------------- V20
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_v20_the_index_decides_tensor_by_tensor(tmp_path: Path, order: int) -> None:
+    """vllm PR#54230: extra safetensors files, or stale copies in another shard, overwrite the right values."""
+    path = make_toy(tmp_path / "sharded", "llama", num_shards=2, tied=False)
+    with toy_llm(path) as llm:
+        expected = llm.generate(["abc"], GREEDY, use_tqdm=False)[0].token_ids
+    index = json.loads((path / "model.safetensors.index.json").read_text())
+    first, second = sorted(set(index["weight_map"].values()))[::order]
+    stale = next(name for name, file in index["weight_map"].items() if file == first)
+    tensors = load_file(path / second)
+    tensors[stale] = torch.full_like(load_file(path / first)[stale], 9.0)
+    save_file(tensors, path / second, metadata={"format": "pt"})
+    save_file({n: torch.zeros(3) for n in index["weight_map"]}, path / "consolidated.safetensors")
+    with toy_llm(path) as llm:
+        assert llm.generate(["abc"], GREEDY, use_tqdm=False)[0].token_ids == expected
 
 
 def test_v20_a_shard_that_the_index_does_not_name_is_not_opened(tmp_path: Path) -> None:
@@ -229,60 +190,17 @@ def test_v20_a_shard_that_the_index_does_not_name_is_not_opened(tmp_path: Path) 
         assert torch.equal(piece.target, right[piece.name])
 
 
-# ---------------------------------------------------------------------------------------------------------- V31
+# ---------------------------------------------------------------------------------------------------------------- V33
 
 
-@pytest.mark.parametrize(
-    ("utilization", "free_before", "expected"),
-    [
-        (0.9, 24, 21.6 - 7),  # all of our share
-        (0.9, 20, 20 - 7),  # another process holds 4: less than our share is there
-        (0.9, 10, 10 - 7),
-        (0.9, 2, 0),
-        (0.2, 20, 0),  # 4.8 for us, of which weights and a step take 7
-        (1.0, 24, 24 - 7),
-    ],
-)
-def test_v31_a_pool_is_this_engines_share_less_its_own_use(
-    utilization: float, free_before: int, expected: float
-) -> None:
-    """vllm#10643, #10533: total 24, peak 3, weights 4; memory of others is not charged to this engine."""
-    memory = DeviceMemory(24 * GIB, utilization, 4 * GIB, 3 * GIB, max(0, free_before - 4) * GIB)
-    assert memory.available == pytest.approx(expected * GIB, abs=1)
-
-
-def test_v31_what_others_take_meanwhile_is_not_charged() -> None:
-    """vllm#55827: another process takes 5 between the two looks at the memory, or gives 5 back."""
-    shape = KVCacheShape(28, 16, 8, 128, torch.bfloat16)
-    memory = DeviceMemory(24 * GIB, 0.5, 4 * GIB, 3 * GIB, 16 * GIB)
-    blocks = [shape.num_blocks(memory._replace(free=free * GIB), useful_blocks=10**9) for free in (16, 11, 20)]
-    assert blocks == [5 * GIB // shape.block_bytes] * 3
-
-
-def test_v31_two_engines_by_halves_and_a_third_that_finds_nothing() -> None:
-    """vllm#10643, the sibling: a negative count of blocks; now an error with every number and a way out."""
-    shape = KVCacheShape(28, 16, 8, 128, torch.bfloat16)
-    first = DeviceMemory(24 * GIB, 0.45, 4 * GIB, 1 * GIB, 20 * GIB)
-    second = first._replace(free=20 * GIB - first.available - 4 * GIB)
-    assert first.available == second.available > 0
-    third = second._replace(free=second.free - second.available - 4 * GIB)
-    assert third.free > 0
-    with pytest.raises(ValueError, match="no room for the KV cache") as caught:
-        shape.num_blocks(third._replace(free=GIB), useful_blocks=10**9)
-    for text in ("0.45 of", f"{24 * GIB:,}", f"{4 * GIB:,}", f"{GIB:,}", "num_kvcache_blocks", " 0 bytes"):
-        assert text in str(caught.value)
-
-
-def test_v31_an_explicit_number_of_blocks_overrides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sibling on the CPU: nothing is free, and the user says how many all the same."""
-    monkeypatch.setattr("nvexplore.backends.cpu._free_memory", lambda: 0)
-    path = make_toy(tmp_path)
-    assert Paged(path, num_blocks=7).runner.num_blocks == 7
-    with pytest.raises(ValueError, match="0 bytes are available"):
+def test_v33_a_parameter_that_no_file_fills_is_named(tmp_path: Path) -> None:
+    """vllm PR#1490: memory that was never written gives NaN in some runs only."""
+    path = make_toy(tmp_path / "hole", "llama")
+    tensors = load_file(path / "model.safetensors")
+    del tensors["model.layers.1.mlp.up_proj.weight"]
+    save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ValueError, match=r"model\.layers\.1\.mlp\.(up_proj|gate_up_proj)"):
         LLM(path)
-
-
-# ---------------------------------------------------------------------------------------------------------- V33
 
 
 @pytest.mark.parametrize(
@@ -311,3 +229,13 @@ def test_v33_parameters_are_nan_until_they_are_loaded(tmp_path: Path, architectu
     assert all(parameter.isnan().all() for parameter in model.parameters())
     paged = Paged(path)
     assert paged.logits((paged.seq([5]), 1))[0].isfinite().all()
+
+
+def test_v33_a_nan_weight_is_an_error_not_token_zero(tmp_path: Path) -> None:
+    """The sibling: NaN in the file itself shows at load time or in the first step, never as quiet ids."""
+    path = make_toy(tmp_path / "nan", "llama")
+    tensors = load_file(path / "model.safetensors")
+    tensors["model.norm.weight"][0] = float("nan")
+    save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises((ValueError, RuntimeError, ArithmeticError)):
+        LLM(path).generate(["abc"], GREEDY, use_tqdm=False)

@@ -1,52 +1,32 @@
-"""Public bug reports about runners, loaders, configs and text, each as the small input that shows it.
+"""Public bug reports about what a runner feeds a model and reads from the pool, each as the small input that shows it.
 
-Scheduling alone is in test_engine_reports.py, the notebook side in test_notebook_reports.py. Longer tables of inputs
-stand in the unit tests of the part (test_weights.py, test_rotary.py, test_sampler.py ...).
+The ids are this project's own numbering; each docstring names the public thread it comes from. Logits at every
+position, however the work is cut up, are compared in tests/test_models.py.
 """
 
 from __future__ import annotations
 
-import json
-import shutil
 import socket
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM
 
-from nvexplore import LLM, SamplingParams
-from nvexplore.engine.batch import ScheduledBatch
+from nvexplore import LLM
+from nvexplore.backends import create_backend
+from nvexplore.engine.batch import Sampled, ScheduledBatch
+from nvexplore.engine.sequence import Sequence
 from nvexplore.model_config import ModelConfig
+from nvexplore.runner.forward_batch import build_forward_batch
 from nvexplore.runner.model_runner import ModelRunner
+from nvexplore.sampling_params import SamplingParams
 from nvexplore.toy import make_toy
 from tests.conftest import RunPython
-
-GREEDY = SamplingParams(temperature=0, max_tokens=6)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
-
-
-@pytest.fixture(scope="module")
-def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_toy(tmp_path_factory.mktemp("reports") / "toy", "qwen3")
-
-
-def toy_llm(path: Path, **options: Any) -> LLM:
-    return LLM(path, **{"block_size": 4, "num_kvcache_blocks": 32, **options})
-
-
-def reference_logits(path: Path, token_ids: list[int]) -> torch.Tensor:
-    """transformers' fp32 logits [len(token_ids), vocab], with no cache at all."""
-    model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
-    with torch.no_grad():
-        logits: torch.Tensor = model(torch.tensor([token_ids]), use_cache=False).logits[0]
-    return logits
+from tests.paged import difference, reference_logits
+from tests.reports.common import GREEDY, toy_llm
+from tests.test_cpu_backend import attention_layer
 
 
 class Spy:
@@ -60,7 +40,7 @@ class Spy:
         assert runner is not None
         run = runner.run
 
-        def spied(batch: ScheduledBatch) -> list[int]:
+        def spied(batch: ScheduledBatch) -> list[int] | Sampled:
             rows = list(zip(batch.starts, batch.counts, strict=True))
             self.positions.append([p for start, count in rows for p in range(start, start + count)])
             self.key_lengths.append([start + count for start, count in rows])
@@ -70,78 +50,26 @@ class Spy:
         monkeypatch.setattr(runner, "run", spied)
 
 
-def test_n06_a_chunk_attends_to_what_is_written_only(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("length", "budget"), [(12, 8), (12, 5), (9, 4), (8, 8)])
+def test_n06_a_chunk_attends_to_what_is_written_only(
+    toy: Path, length: int, budget: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """nano-vllm#212: the key length of a chunk was that of the whole prompt, so slots not yet written were read."""
-    prompt = list(range(40, 52))
-    with toy_llm(toy, max_num_batched_tokens=8) as llm:
+    prompt = list(range(40, 40 + length))
+    ends = [*range(budget, length, budget), length]
+    with toy_llm(toy, max_num_batched_tokens=budget) as llm:
         llm.runner.kv_cache.pool.fill_(float("nan"))  # type: ignore[union-attr]
         spy = Spy(llm, monkeypatch)
         seq = llm.add_request(prompt, GREEDY)
         list(llm.steps())
-        assert spy.key_lengths[:2] == [[8], [12]] and spy.positions[:2] == [list(range(8)), list(range(8, 12))]
+        assert spy.key_lengths[: len(ends)] == [[end] for end in ends]
+        for start, end, positions in zip([0, *ends], ends, spy.positions, strict=False):
+            assert positions == list(range(start, end))
         for logits in spy.logits:
             assert torch.isfinite(logits).all()
-        expected = reference_logits(toy, prompt)[-1]
-        assert (spy.logits[1][0] - expected).abs().max() < 1e-4
+        assert difference(spy.logits[len(ends) - 1][0], reference_logits(toy, prompt)[-1]) < 1e-4
     with toy_llm(toy) as whole:
         assert whole.generate([prompt], GREEDY, use_tqdm=False)[0].token_ids == seq.completion_token_ids
-
-
-@pytest.mark.parametrize("name", ["Lfm2ForCausalLM", "GPT2LMHeadModel", "Gemma3ForCausalLM", "MambaForCausalLM"])
-def test_n18_an_unsupported_architecture_is_refused_by_name(
-    toy: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """nano-vllm#126: a wholly different architecture fails obscurely, deep in the loader."""
-    folder = shutil.copytree(toy, tmp_path / "other")
-    config = json.loads((folder / "config.json").read_text())
-    config["architectures"], config["model_type"] = [name], name.split("For")[0].lower()
-    (folder / "config.json").write_text(json.dumps(config))
-    monkeypatch.setattr(torch, "empty", None)  # nothing is allocated on the way to the refusal
-    monkeypatch.setattr(torch, "full", None)
-    with pytest.raises(ValueError, match=rf"{name}.*LlamaForCausalLM.*Qwen3ForCausalLM"):
-        LLM(folder)
-
-
-@pytest.mark.parametrize(
-    "rope",
-    [
-        {"rope_theta": 1e6, "rope_scaling": None},
-        {"rope_scaling": {"rope_theta": 1e6, "rope_type": "default"}},
-        {"rope_parameters": {"rope_theta": 1e6, "rope_type": "default"}},
-        {"rope_theta": 1e6},
-    ],
-    ids=["old", "scaling", "parameters", "bare"],
-)
-def test_n19_every_spelling_of_default_rope_is_the_same(toy: Path, rope: dict[str, Any]) -> None:
-    """nano-vllm#167, #189: a dict of rope parameters is unhashable, or taken for an unsupported scaling."""
-    config = json.loads((toy / "config.json").read_text())
-    for key in ("rope_theta", "rope_scaling", "rope_parameters"):
-        config.pop(key, None)
-    parsed = ModelConfig.from_dict({**config, **rope})
-    assert parsed.rope_theta == 1e6
-    assert parsed.rope == ModelConfig.from_dict({**config, "rope_theta": 1e6}).rope
-    hash(parsed.rope)
-
-
-def test_n19_an_unknown_rope_type_is_refused_by_name(toy: Path) -> None:
-    """The sibling: what is not understood must not be ignored."""
-    config = json.loads((toy / "config.json").read_text())
-    with pytest.raises(ValueError, match="extended"):
-        ModelConfig.from_dict({**config, "rope_parameters": {"rope_type": "extended", "rope_theta": 1e4}})
-
-
-def test_n21_temperature_zero_is_greedy(toy: Path) -> None:
-    """nano-vllm PR#249: greedy was refused by an assert."""
-    with toy_llm(toy) as llm:
-        prompts = ["first prompt", "second", "third one", "4"]
-        greedy = llm.generate(prompts, GREEDY, use_tqdm=False)
-        mixed = [SamplingParams(temperature=t, max_tokens=6) for t in (0, 0.7, 0, 1e-11)]
-        outputs = llm.generate(prompts, mixed, use_tqdm=False)
-        for row in (0, 2, 3):
-            assert outputs[row].token_ids == greedy[row].token_ids
-    for bad in (-0.1, float("nan"), float("inf")):
-        with pytest.raises(ValueError, match="temperature"):
-            SamplingParams(temperature=bad)
 
 
 @pytest.mark.parametrize("length", [1, 3, 4, 9])
@@ -155,7 +83,7 @@ def test_n25_decode_positions_continue_the_prompt(toy: Path, length: int, monkey
     assert spy.positions == [list(range(length)), *([length + i] for i in range(5))]
     expected = reference_logits(toy, seq.token_ids)
     for i, logits in enumerate(spy.logits):
-        assert (logits[0] - expected[length - 1 + i]).abs().max() < 1e-4
+        assert difference(logits[0], expected[length - 1 + i]) < 1e-4
 
 
 def test_n27_runs_without_gpu_packages(toy: Path, run_python: RunPython) -> None:
@@ -172,125 +100,20 @@ def test_n27_runs_without_gpu_packages(toy: Path, run_python: RunPython) -> None
     assert out.split() == ["4", "False", "False"]
 
 
-def test_n34_cached_keys_are_read_and_positions_go_on(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """MinivLLM PR#98: after a prefix hit attention saw only the new keys, at positions from 0 on."""
-    prompt = list(range(70, 79))
-    with toy_llm(toy) as llm:
-        cold = llm.generate([prompt], GREEDY, use_tqdm=False)[0]
-        spy = Spy(llm, monkeypatch)
-        warm = llm.generate([prompt, [*prompt, 90]], GREEDY, use_tqdm=False)
-        assert spy.positions[0] == [8, 8, 9] and spy.key_lengths[0] == [9, 10]
-        assert [o.num_cached_tokens for o in warm] == [8, 8]
-        assert warm[0].token_ids == cold.token_ids
-    with toy_llm(toy, enable_prefix_caching=False) as other:
-        assert other.generate([[*prompt, 90]], GREEDY, use_tqdm=False)[0].token_ids == warm[1].token_ids
-
-
-def test_v15_an_empty_prompt_harms_nobody(toy: Path) -> None:
-    """vllm#7283: an empty prompt kills the engine and all other requests."""
-    with toy_llm(toy) as llm:
-        living = llm.add_request("alive", GREEDY)
-        for empty in ("", []):
-            with pytest.raises(ValueError, match="prompt is empty"):
-                llm.add_request(empty, GREEDY)
-            with pytest.raises(ValueError, match="prompt is empty"):
-                llm.generate([empty, "ok"], GREEDY, use_tqdm=False)
-        list(llm.steps())
-        assert living.num_completion_tokens == 6
-
-
-@pytest.mark.parametrize("order", [1, -1])
-def test_v20_the_index_decides_tensor_by_tensor(tmp_path: Path, order: int) -> None:
-    """vllm PR#54230: extra safetensors files, or stale copies in another shard, overwrite the right values."""
-    path = make_toy(tmp_path / "sharded", "llama", num_shards=2, tied=False)
-    with toy_llm(path) as llm:
-        expected = llm.generate(["abc"], GREEDY, use_tqdm=False)[0].token_ids
-    index = json.loads((path / "model.safetensors.index.json").read_text())
-    first, second = sorted(set(index["weight_map"].values()))[::order]
-    stale = next(name for name, file in index["weight_map"].items() if file == first)
-    tensors = load_file(path / second)
-    tensors[stale] = torch.full_like(load_file(path / first)[stale], 9.0)
-    save_file(tensors, path / second, metadata={"format": "pt"})
-    save_file({n: torch.zeros(3) for n in index["weight_map"]}, path / "consolidated.safetensors")
-    with toy_llm(path) as llm:
-        assert llm.generate(["abc"], GREEDY, use_tqdm=False)[0].token_ids == expected
-
-
-@pytest.mark.parametrize(
-    ("config_eos", "generation_eos", "expected"),
-    [(5, [5, 7], {5, 7}), ([2, 3], None, {2, 3}), (None, 9, {9}), (0, None, {0}), (None, None, set())],
-)
-def test_v26_every_end_of_sequence_id_counts(
-    toy: Path, tmp_path: Path, config_eos: Any, generation_eos: Any, expected: set[int]
+@pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3_moe"])
+def test_n27_every_architecture_runs_on_the_cpu_with_no_accelerator_asked_for(
+    tmp_path: Path, architecture: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """vllm#4180: only the tokenizer's id stops, though generation_config.json lists several. Id 0 is an id."""
-    folder = shutil.copytree(toy, tmp_path / "eos")
-    config = {**json.loads((folder / "config.json").read_text()), "eos_token_id": config_eos}
-    (folder / "config.json").write_text(json.dumps(config))
-    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": generation_eos}))
-    assert ModelConfig.from_path(folder).eos_token_ids == expected
+    """nano-vllm#135, the sibling: no tensor is pinned or sent to a GPU on the way, and cuda is never woken."""
 
+    def refuse(*args: Any, **kwargs: Any) -> None:
+        raise AssertionError("a GPU was asked for")
 
-def test_v26_generation_stops_at_any_of_them_unless_told_not_to(toy: Path, tmp_path: Path) -> None:
-    """The sibling, end to end: the third greedy token becomes an end-of-sequence id."""
-    with toy_llm(toy) as llm:
-        tokens = llm.generate(["hello"], GREEDY, use_tqdm=False)[0].token_ids
-    folder = shutil.copytree(toy, tmp_path / "eos")
-    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [1, tokens[2]]}))
-    first = tokens.index(tokens[2])
-    with toy_llm(folder) as llm:
-        stopped = llm.generate(["hello"], GREEDY, use_tqdm=False)[0]
-        assert (stopped.token_ids, stopped.finish_reason) == (tokens[: first + 1], "stop")
-        ignoring = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
-        assert llm.generate(["hello"], ignoring, use_tqdm=False)[0].token_ids == tokens
-
-
-def test_v33_a_parameter_that_no_file_fills_is_named(tmp_path: Path) -> None:
-    """vllm PR#1490: memory that was never written gives NaN in some runs only."""
-    path = make_toy(tmp_path / "hole", "llama")
-    tensors = load_file(path / "model.safetensors")
-    del tensors["model.layers.1.mlp.up_proj.weight"]
-    save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ValueError, match=r"model\.layers\.1\.mlp\.(up_proj|gate_up_proj)"):
-        LLM(path)
-
-
-def test_v33_a_nan_weight_is_an_error_not_token_zero(tmp_path: Path) -> None:
-    """The sibling: NaN in the file itself shows at load time or in the first step, never as quiet ids."""
-    path = make_toy(tmp_path / "nan", "llama")
-    tensors = load_file(path / "model.safetensors")
-    tensors["model.norm.weight"][0] = float("nan")
-    save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises((ValueError, RuntimeError, ArithmeticError)):
-        LLM(path).generate(["abc"], GREEDY, use_tqdm=False)
-
-
-@pytest.mark.parametrize("stage", ["config", "weights", "pool", "tokenizer"])
-def test_j26_a_failed_constructor_says_one_thing(toy: Path, tmp_path: Path, stage: str, run_python: RunPython) -> None:
-    """abetlen/llama-cpp-python#2104: a destructor's second error hides the first."""
-    folder = shutil.copytree(toy, tmp_path / "broken")
-    broken = {"config": "config.json", "weights": "model.safetensors", "tokenizer": "tokenizer.json"}
-    if stage in broken:
-        (folder / broken[stage]).write_text("{")
-    options = ", num_kvcache_blocks=10**9" if stage == "pool" else ""
-    code = (
-        "from nvexplore import LLM\n"
-        f"try: LLM({str(folder)!r}{options})\n"
-        "except Exception as error: print(type(error).__name__, error)\n"
-        "else: print('nothing')\n"
-    )
-    out = run_python(f"import sys\nsys.stderr = sys.stdout\n{code}")
-    assert "nothing" not in out and "Exception ignored" not in out and "Traceback" not in out, out
-
-
-def test_j26_a_live_engine_at_exit_is_silent(toy: Path, run_python: RunPython) -> None:
-    """Interpreter exit with an engine that nobody closed, half-way through a request."""
-    code = (
-        "from nvexplore import LLM\n"
-        f"llm = LLM({str(toy)!r}, num_kvcache_blocks=16)\n"
-        "llm.add_request('abc'); llm.step(); print('end')\n"
-    )
-    assert run_python(f"import sys\nsys.stderr = sys.stdout\n{code}").strip() == "end"
+    for owner, name in ((torch.Tensor, "cuda"), (torch.Tensor, "pin_memory"), (torch.cuda, "_lazy_init")):
+        monkeypatch.setattr(owner, name, refuse)
+    with toy_llm(make_toy(tmp_path, architecture)) as llm:
+        (output,) = llm.generate(["abc"], GREEDY, use_tqdm=False)
+        assert len(output.token_ids) == 6 and not torch.distributed.is_initialized()
 
 
 def test_n30_single_rank_engines_open_no_port(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -305,16 +128,82 @@ def test_n30_single_rank_engines_open_no_port(toy: Path, monkeypatch: pytest.Mon
     assert outputs[0] == outputs[1]
 
 
-def test_j27_generate_returns_its_own_prompts_in_order(toy: Path) -> None:
-    """vllm#1470: outputs of other queued requests come back, or the order is that of a global id."""
-    with toy_llm(toy, max_num_seqs=2) as llm:
-        mine = llm.add_request("by hand", SamplingParams(temperature=0, max_tokens=30))
-        texts = ["one", "a much longer second prompt", "one", "z"]
-        outputs = llm.generate(texts, GREEDY, use_tqdm=False)
-        assert [o.prompt_token_ids for o in outputs] == [llm.encode(t) for t in texts]
-        assert outputs[0].token_ids == outputs[2].token_ids
+def test_n30_a_taken_port_and_an_engine_in_another_process_do_not_matter(toy: Path, run_python: RunPython) -> None:
+    """verl#6677, the sibling: nano-vllm's port 2333 is in use, and another process runs an engine at the same time."""
+    code = (
+        "import torch.distributed\n"
+        "from nvexplore import LLM, SamplingParams\n"
+        f"llm = LLM({str(toy)!r}, block_size=4, num_kvcache_blocks=16)\n"
+        "print(llm.generate(['abc'], SamplingParams(temperature=0, max_tokens=6), use_tqdm=False)[0].token_ids)\n"
+        "print(torch.distributed.is_initialized())\n"
+    )
+    with ExitStack() as open_things:
+        with suppress(OSError):  # somebody has it already: just as well
+            open_things.enter_context(socket.create_server(("127.0.0.1", 2333)))
+        llm = open_things.enter_context(toy_llm(toy))
+        llm.add_request("abc", GREEDY, request_id="here")
+        llm.step()
+        shown = run_python(code)
+        here = llm.engine.live["here"]
         list(llm.steps())
-        assert mine.num_completion_tokens == 30 and mine.finish_reason == "length"
+    assert shown == f"{here.completion_token_ids}\nFalse\n"
+
+
+def test_n34_cached_keys_are_read_and_positions_go_on(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """MinivLLM PR#98: after a prefix hit attention saw only the new keys, at positions from 0 on."""
+    prompt = list(range(70, 79))
+    with toy_llm(toy) as llm:
+        cold = llm.generate([prompt], GREEDY, use_tqdm=False)[0]
+        spy = Spy(llm, monkeypatch)
+        warm = llm.generate([prompt, [*prompt, 90]], GREEDY, use_tqdm=False)
+        assert spy.positions[0] == [8, 8, 9] and spy.key_lengths[0] == [9, 10]
+        assert [o.num_cached_tokens for o in warm] == [8, 8]
+        assert warm[0].token_ids == cold.token_ids
+    with toy_llm(toy, enable_prefix_caching=False) as other:
+        assert other.generate([[*prompt, 90]], GREEDY, use_tqdm=False)[0].token_ids == warm[1].token_ids
+
+
+@pytest.mark.parametrize("length", [5, 9, 12])
+@pytest.mark.parametrize("budget", [512, 8])
+def test_n34_both_copies_in_one_call_are_as_without_a_cache(toy: Path, length: int, budget: int) -> None:
+    """MinivLLM PR#88: generate([P, P]): copy 1 matched the control, copy 2 did not. Also P and a longer one."""
+    prompt = list(range(70, 70 + length))
+    with toy_llm(toy, enable_prefix_caching=False) as control:
+        expected = [o.token_ids for o in control.generate([prompt, prompt, [*prompt, 90]], GREEDY, use_tqdm=False)]
+    with toy_llm(toy, max_num_batched_tokens=budget) as llm:
+        outputs = llm.generate([prompt, prompt, [*prompt, 90]], GREEDY, use_tqdm=False)
+    assert [o.token_ids for o in outputs] == expected
+    assert [o.num_cached_tokens for o in outputs] == [0, (length - 1) // 4 * 4, length // 4 * 4]
+
+
+@pytest.mark.parametrize("num_padding", [1, 5])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_v24_padded_rows_leave_the_last_block_of_the_pool_alone(num_padding: int, dtype: torch.dtype) -> None:
+    """vllm#43810, PR#43869: slot -1 of a padded row is the last live slot if it is used as an index. The CPU's half."""
+    tables, computed = [[1], [3, 0], [2, 4]], [1, 4, 7]  # the last row's token goes to slot 3 of block 4, the last one
+    batch = ScheduledBatch()
+    for seq_id, (table, count) in enumerate(zip(tables, computed, strict=True)):
+        seq = Sequence(seq_id, [0] * (count + 1), SamplingParams(), request_id=str(seq_id))
+        seq.block_table, seq.num_computed_tokens = table, count
+        batch.add(seq, 1, is_prefill=False)
+    layer, backend = attention_layer("LlamaForCausalLM", 4, 2, 16), create_backend("cpu", dtype)
+    torch.manual_seed(0)
+    pool, qkv = torch.randn(2, 5, 4, 2, 16).to(dtype), torch.randn(3 + num_padding, 8 * 16).to(dtype)
+    results = []
+    with torch.inference_mode():
+        for padding in (0, num_padding):
+            layer.k_cache, layer.v_cache = pool.clone()
+            begun = backend.begin(build_forward_batch(batch, 4, num_padding=padding))
+            assert begun.slot_mapping.tolist() == [5, 0, 19] + [-1] * padding
+            q = backend.qk_norm_rope_store(qkv[: 3 + padding].clone(), layer, begun)
+            out = backend.attention(q, layer, begun)
+            assert out.isfinite().all()
+            results.append((out[:3], layer.k_cache, layer.v_cache))
+    assert all(torch.equal(alone, padded) for alone, padded in zip(*results, strict=True))
+    stored = {5, 0, 19}
+    for before, after in zip(pool, results[1][1:], strict=True):
+        changed = (before != after).flatten(0, 1).flatten(1).any(dim=1).nonzero().flatten().tolist()
+        assert set(changed) == stored
 
 
 def test_runner_needs_no_llm(toy: Path) -> None:

@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from nvexplore import LLM, SamplingParams
-from nvexplore.backends.cpu import route
+from nvexplore.backends.routing import route
 from nvexplore.model_config import ModelConfig
 from nvexplore.models.decoder import SparseMLP
 from nvexplore.toy import make_toy

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from nvexplore import LLM, SamplingParams, TextDelta
 from nvexplore.engine.batch import ScheduledBatch
@@ -22,12 +21,6 @@ from nvexplore.toy_tokenizer import EOS_TOKEN_ID
 
 BOS = "<|reserved_0|>"
 Says = Callable[[bytes], LLM]
-
-
-@pytest.fixture(scope="module")
-def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    torch.set_num_threads(1)
-    return make_toy(tmp_path_factory.mktemp("text") / "toy", "qwen3")
 
 
 @pytest.fixture
@@ -198,5 +191,24 @@ def test_v25_text_is_as_the_tokenizer_has_it_and_two_bos_are_warned_of(tmp_path:
                 assert llm.generate([ids], params, use_tqdm=False)[0].prompt_token_ids == ids
         for call in (llm.generate, llm.add_request, lambda text, params: list(llm.stream(text, params))):
             with pytest.warns(UserWarning, match="two BOS tokens"):
-                call(f"{BOS}hi", params)  # type: ignore[operator]
+                call(f"{BOS}hi", params)
         assert llm.generate([[bos, *b"hi"]], params, use_tqdm=False)[0].prompt_token_ids == [bos, *b"hi"]
+
+
+@pytest.mark.parametrize("texts", [["", "ok"], ["ok", "", "also ok"]])
+@pytest.mark.parametrize("is_added", [True, False])
+def test_v15_an_empty_text_is_a_prompt_where_the_tokenizer_adds_bos(
+    tmp_path: Path, is_added: bool, texts: list[str]
+) -> None:
+    """vllm#7632, PR#7746: with BOS an empty text is one id and runs; without, the call is refused before it begins."""
+    params = SamplingParams(temperature=0, max_tokens=3, ignore_eos=True)
+    with LLM(with_bos(tmp_path, is_added=is_added, in_template=False), num_kvcache_blocks=16) as llm:
+        if not is_added:
+            with pytest.raises(ValueError, match="the prompt is empty"):
+                llm.generate(texts, params, use_tqdm=False)
+            assert not llm.has_unfinished and llm.engine.next_step == 0
+            texts = [text for text in texts if text]
+        outputs = llm.generate(texts, params, use_tqdm=False)
+        bos = [llm.tokenizer.bos_token_id] if is_added else []
+        assert [o.prompt_token_ids for o in outputs] == [[*bos, *text.encode()] for text in texts]
+        assert [len(o.token_ids) for o in outputs] == [3] * len(texts)
