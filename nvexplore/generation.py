@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from nvexplore.engine.engine import Engine
+from nvexplore.engine.events import StepRecord
 from nvexplore.engine.sequence import Logprobs, Sequence
 from nvexplore.text.completion_text import CompletionText
 from nvexplore.text.detokenizer import Decode
@@ -125,10 +126,21 @@ def _output(seq: Sequence, decode: Decode, others: tuple[GenerationOutput, ...] 
 
 
 def advance(engine: Engine) -> None:
-    """One step of an engine with unfinished requests; RuntimeError where it could do nothing, now and for ever."""
+    """One step of an engine with unfinished requests; RuntimeError as ``check_progress``."""
     number = engine.next_step
     engine.step()
-    if engine.next_step == number and engine.has_unfinished:
+    if engine.next_step == number:
+        _refuse_to_wait(engine)
+
+
+def check_progress(record: StepRecord, engine: Engine) -> None:
+    """RuntimeError if the step of ``record`` did nothing although requests are unfinished: nor will the next."""
+    if record.is_empty:
+        _refuse_to_wait(engine)
+
+
+def _refuse_to_wait(engine: Engine) -> None:
+    if engine.has_unfinished:
         raise RuntimeError(
             f"policy {engine.policy.name!r} admits none of {len(engine.live)} unfinished requests while nothing runs"
         )

@@ -15,7 +15,7 @@ from nvexplore.config import EngineConfig
 from nvexplore.engine.engine import Engine
 from nvexplore.engine.events import Planned, StepRecord
 from nvexplore.engine.sequence import Sequence
-from nvexplore.generation import DeltaReader, GenerationOutput, TextDelta, advance, output_of
+from nvexplore.generation import DeltaReader, GenerationOutput, TextDelta, advance, check_progress, output_of
 from nvexplore.progress import LoadProgress, progress_bar
 from nvexplore.prompts import Messages, Prompt, as_list, params_for
 from nvexplore.sampling_params import SamplingParams
@@ -111,8 +111,6 @@ class LLM:
         """
         return self._codec.chat_prompt(messages)
 
-    # ------------------------------------------------------------------ one batch at a time
-
     def add_request(
         self,
         prompt: Prompt,
@@ -149,7 +147,9 @@ class LLM:
     def steps(self) -> Iterator[StepRecord]:
         """Step until every request has finished; yields one record a step."""
         while self.has_unfinished:
-            yield self.step()
+            record = self.step()
+            check_progress(record, self.engine)
+            yield record
 
     # ------------------------------------------------------------------ whole prompts
 

@@ -235,6 +235,10 @@ def test_a_policy_that_admits_nobody_is_named(toy: Path) -> None:
             with pytest.raises(RuntimeError, match=r"policy 'closed' admits none of [12] unfinished requests"):
                 run()
             assert not llm.has_unfinished
+        llm.add_request("ab", GREEDY)
+        assert llm.step().is_empty  # asked for by hand, it tells that nothing was done
+        with pytest.raises(RuntimeError, match="policy 'closed' admits none of 1 unfinished"):
+            list(llm.steps())
 
 
 def test_a_bar_ends_full_though_completions_end_early(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:

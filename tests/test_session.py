@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from nvexplore.engine.policy import Policy
 from nvexplore.notebook.errors import SessionError
 from nvexplore.notebook.session import Session
 from nvexplore.toy import make_toy
@@ -208,3 +209,20 @@ def _greedy(max_tokens: int) -> Any:
     from nvexplore.sampling_params import SamplingParams
 
     return SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True)
+
+
+def test_a_real_run_that_can_do_nothing_ends_and_says_why(tmp_path: Path) -> None:
+    """N36: a policy that lets nobody in must not keep a cell busy for ever."""
+
+    class Closed(Policy):
+        name = "closed"
+
+        def admission_order(self, waiting: Any) -> Any:
+            return ()
+
+    session = Session()
+    session.load(make_toy(tmp_path), policy=Closed(), num_kvcache_blocks=8, max_model_len=64)
+    session.add("ab", max_tokens=8)
+    with pytest.raises(RuntimeError, match="policy 'closed' admits none of 1 unfinished requests"):
+        session.run()
+    session.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING
 
+from nvexplore.generation import check_progress
 from nvexplore.notebook.errors import NO_MODEL, SessionError
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ class Links:
         session = self._session()
         if session is None or session.llm is None:
             raise SessionError(NO_MODEL)
-        session.llm.step()
+        check_progress(session.llm.step(), session.llm.engine)
 
     def has_work(self) -> bool:
         session = self._session()
