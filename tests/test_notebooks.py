@@ -122,6 +122,10 @@ def test_prefix_cache(tmp_path: Path) -> None:
     assert "token 7 is another than in block 0" in told and "was evicted in step 1" in told
     tail = [shown(notebook, cell_id).count(" had done all day") for cell_id in ("evict-load", "evicted")]
     assert tail == [1, 0] and "The monk kept his bees" in shown(notebook, "evicted")
+    mine = next(cell.source for cell in notebook.cells if cell.id == "order")
+    assert "class KeepBeginnings" in mine and len(mine.splitlines()) <= 30
+    assert shown(notebook, "order") == "{'lru': 0, 'keep_beginnings': 8}"
+    assert shown(notebook, "salt") == "[24, 0, 24, 24]"
     assert re.search(r"run in prefill +448 +128\n", shown(notebook, "saved"))
     assert re.search(r"blocks held at most +36 +16\n", shown(notebook, "saved"))
     assert has_figure(notebook, "worth-plot") and "all requests are finished" in shown(notebook, "last-run")

@@ -115,20 +115,20 @@ class Session:
         *,
         max_tokens: int | None = None,
         temperature: float | None = None,
-        ignore_eos: bool = False,
         request_id: str | None = None,
         chat: bool | None = None,
         priority: int = 0,
+        **sampling: Any,
     ) -> Request:
         """Queue a prompt, text or token ids; what is None comes from the settings. Raises as the engine does.
 
-        priority: lower is sooner.
+        priority: lower is sooner. sampling: more of ``SamplingParams`` (top_p, seed, stop, ignore_eos, ...).
         """
         llm, settings = self._loaded(), self.settings
         params = SamplingParams(
             max_tokens=settings.max_tokens if max_tokens is None else max_tokens,
             temperature=settings.temperature if temperature is None else temperature,
-            ignore_eos=ignore_eos,
+            **sampling,
         )
         tokens = prompt
         if isinstance(prompt, str) and (settings.chat if chat is None else chat):
