@@ -1,4 +1,4 @@
-"""``nvexplore bench``: decode and prefill speed beside a peer's, as a table or as JSON."""
+"""``nvexplore bench``: decode and prefill speed, or the scheduler's, beside a peer's, as a table or as JSON."""
 
 from __future__ import annotations
 
@@ -19,21 +19,31 @@ if TYPE_CHECKING:
     from nvexplore.bench.compare import Comparison
 
 PEER_NAMES = ("transformers",)  # contenders.py has them; to name them here loads no torch
+SCHEDULER_PEER = "nano-vllm"
 DTYPES = ("float32", "bfloat16", "float16")
 
 
 def add_command(commands: Any) -> None:
     """Register the command with the ``add_subparsers`` object of the ``nvexplore`` command."""
     command = commands.add_parser("bench", help="measure tokens a second beside a peer's", description=__doc__)
-    command.add_argument("--peer", choices=PEER_NAMES, default="transformers", help="(%(default)s)")
+    peers = (*PEER_NAMES, SCHEDULER_PEER)
+    command.add_argument("--peer", choices=peers, help=f"({PEER_NAMES[0]}; with --scheduler none)")
     command.add_argument("--model", default="demo", help="'demo', a checkpoint folder or a Hub name (%(default)s)")
     command.add_argument("--dtype", type=_dtypes, default=["bfloat16", "float32"], help="one or more, with commas")
     command.add_argument("--batch", type=_counts, default=[1, 8], help="prompts at a time; one or more, with commas")
     command.add_argument("--prompt-len", type=_count, default=64, help="tokens a prompt (%(default)s)")
     command.add_argument("--new-tokens", type=_count, default=48, help="tokens a completion (%(default)s)")
-    command.add_argument("--passes", type=_count, default=3, help="measured passes; medians are told (%(default)s)")
+    command.add_argument("--passes", type=_count, help="measured passes; medians are told (3; with --scheduler 9)")
     command.add_argument("--threads", type=_count, help="torch's threads, for both (torch's own choice)")
     command.add_argument("--json", metavar="FILE", help="write all figures there; '-' is standard output")
+    only = command.add_argument_group("the scheduler alone", "microseconds a step and a prompt, without any model")
+    only.add_argument("--scheduler", action="store_true", help="measure this instead")
+    only.add_argument("--peer-path", metavar="DIR", type=Path, help=f"a checkout of {SCHEDULER_PEER}, for --peer")
+    only.add_argument("--rows", type=_counts, default=[8, 64, 256, 1024], help="sequences that decode (8,64,256,1024)")
+    only.add_argument("--block-size", type=_counts, default=[16, 256], help="tokens a block (16,256)")
+    only.add_argument(
+        "--blocks", type=_counts, default=[100_000, 400_000], help="pools beside the one that fits (100000,400000)"
+    )
     command.set_defaults(run=bench)
 
 
@@ -41,6 +51,12 @@ def bench(args: argparse.Namespace) -> int:
     """Run the command and return its exit status."""
     from nvexplore.cli import CommandError
 
+    if args.scheduler:
+        return _bench_scheduler(args)
+    if args.peer == SCHEDULER_PEER or args.peer_path:
+        raise CommandError(f"only the scheduler is compared with {SCHEDULER_PEER}: add --scheduler")
+    args.peer = args.peer or PEER_NAMES[0]
+    args.passes = args.passes or 3
     missing = [name for name in ("torch", "transformers") if importlib.util.find_spec(name) is None]
     if missing:
         raise CommandError(f'bench needs {", ".join(missing)}: pip install "nvexplore[run]"')
@@ -57,7 +73,13 @@ def bench(args: argparse.Namespace) -> int:
         torch.set_num_threads(args.threads)
     path = resolve_checkpoint(args.model)
     workloads = [Workload(batch, args.prompt_len, args.new_tokens) for batch in sorted(args.batch)]
-    report = {"peer": args.peer, "model": str(args.model), "passes": args.passes, **_machine(args.peer, path)}
+    report = {
+        "peer": args.peer,
+        "model": str(args.model),
+        "passes": args.passes,
+        **_machine("nvexplore", "torch", args.peer),
+    }
+    report["threads"] = torch.get_num_threads()
     results: list[dict[str, Any]] = []
     for dtype in args.dtype:
         contenders = (Nvexplore(path, dtype, workloads[-1]), PEERS[args.peer](path, dtype, workloads[-1]))
@@ -69,12 +91,45 @@ def bench(args: argparse.Namespace) -> int:
         results += [{"dtype": dtype, **comparison.as_dict()} for comparison in found]
         if args.json != "-":
             _print_table(dtype, found)
-    report |= {"load_after": _load(), "results": results}
-    if args.json == "-":
-        print(json.dumps(report, indent=2))
-    elif args.json:
-        Path(args.json).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    _write(report | {"load_after": _load(), "results": results}, args.json)
     return 0
+
+
+def _bench_scheduler(args: argparse.Namespace) -> int:
+    """``--scheduler``: needs neither torch nor a model."""
+    from nvexplore.bench.deciders import Nvexplore
+    from nvexplore.bench.nano_vllm_scheduler import NanoVllm, NotNanoVllm
+    from nvexplore.bench.scheduler_cost import Cost, DifferentWork, scheduler_costs
+    from nvexplore.bench.scheduler_table import table
+    from nvexplore.cli import CommandError
+
+    makers: list[Any] = [Nvexplore]
+    if args.peer == SCHEDULER_PEER:
+        if args.peer_path is None:
+            raise CommandError(f"--peer {SCHEDULER_PEER} needs --peer-path, a checkout of it")
+        makers.append(partial(NanoVllm, args.peer_path))
+    elif args.peer or args.peer_path:
+        raise CommandError(f"with --scheduler the peer is {SCHEDULER_PEER}: --peer {SCHEDULER_PEER} --peer-path DIR")
+    passes = args.passes or 9
+    report = {"peer": args.peer, "passes": passes, **_machine("nvexplore", "xxhash")}
+    results: list[Cost] = []
+    try:
+        for block_size in args.block_size:
+            found = scheduler_costs(makers, block_size, args.rows, args.blocks, passes, partial(_tell, "scheduler"))
+            if args.json != "-":
+                print("\n".join(table(found)))
+            results += found
+    except (NotNanoVllm, DifferentWork, ValueError) as error:
+        raise CommandError(str(error)) from None
+    _write(report | {"load_after": _load(), "results": [cost.as_dict() for cost in results]}, args.json)
+    return 0
+
+
+def _write(report: dict[str, Any], where: str | None) -> None:
+    if where == "-":
+        print(json.dumps(report, indent=2))
+    elif where:
+        Path(where).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
 
 
 def _print_table(dtype: str, comparisons: Sequence[Comparison]) -> None:
@@ -88,13 +143,10 @@ def _print_table(dtype: str, comparisons: Sequence[Comparison]) -> None:
         print(f"{'':<10} {each.workload.batch:>6} " + " ".join(cells) + f"  {each.equal_tokens:>5.0%}")
 
 
-def _machine(peer: str, path: Path) -> dict[str, Any]:
-    import torch
-
-    versions = {name: metadata.version(name) for name in ("nvexplore", "torch", peer)}
+def _machine(*distributions: str) -> dict[str, Any]:
+    versions = {name: metadata.version(name) for name in distributions}
     return {
         "versions": {"python": platform.python_version(), **versions},
-        "threads": torch.get_num_threads(),
         "processors": os.cpu_count(),
         "load_before": _load(),
     }

@@ -14,14 +14,14 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from nvexplore.bench.scheduler_cost import END_OF_SEQUENCE, TOKEN_BUDGET, Shape
+from nvexplore.bench.deciders import END_OF_SEQUENCE, TOKEN_BUDGET, Shape
 
 PACKAGE = "nanovllm"
 MODULES = ("engine.sequence", "engine.block_manager", "engine.scheduler", "sampling_params")
 
 
 class NotNanoVllm(Exception):
-    """The folder holds no nano-vllm, or one whose scheduler is used in another way; the message says what is missing."""
+    """The folder holds no nano-vllm, or one whose scheduler is used in another way; the message says which."""
 
 
 class NanoVllm:
@@ -59,8 +59,8 @@ class NanoVllm:
         seqs, is_prefill = self._schedule()
         self._postprocess(seqs, token_ids, is_prefill)
 
-    def num_waiting(self) -> int:
-        return len(self._scheduler.waiting)
+    def is_prefilling(self) -> bool:
+        return bool(self._scheduler.waiting)
 
     def completions(self) -> list[list[int]]:
         return [seq.token_ids for seq in sorted(self._scheduler.running, key=lambda seq: seq.seq_id)]

@@ -1,7 +1,8 @@
 """What deciding costs: microseconds a step and an admission, with a runner that answers at once.
 
-Every contender sees the same prompts and the same tokens, in turns, in one process with Python's garbage collector
-on. Knows neither the peer nor the command line.
+Every contender sees the same prompts and the same tokens, in turns, in one process with Python's garbage collector on.
+Times are the thread's own: what other programs take from it does not count. Knows neither the peer nor the command
+line.
 """
 
 from __future__ import annotations
@@ -10,105 +11,18 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from operator import methodcaller
 from statistics import median
-from typing import Any, Protocol
+from typing import Any
 
-from nvexplore.engine.batch import Dispatch, ScheduledBatch
-from nvexplore.engine.engine import Engine
-from nvexplore.engine.limits import EngineLimits
-from nvexplore.engine.sequence import Sequence as Completion
-from nvexplore.sampling_params import SamplingParams
+from nvexplore.bench.deciders import FIRST_TOKENS, Decider, MakeDecider, Shape
 
 STEPS = 32  # a pass; at 16 tokens a block every sequence needs two new blocks in it
 PROMPT_LENS = (372, 627)  # drawn evenly from these 256 lengths, so that blocks fill up at different steps
 ADMITTED, ADMITTED_LEN = 256, 512
-TOKEN_BUDGET = 16_384  # prompt tokens a step, for all contenders
+FREED = 4  # of these hit the cache again after nobody holds them
 TOKEN_IDS = range(1_000, 150_000)
-END_OF_SEQUENCE = 2  # is looked for, and never comes
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """What a contender is built for."""
-
-    num_blocks: int
-    block_size: int
-    max_num_seqs: int
-    max_model_len: int
-
-
-class Decider(Protocol):
-    """An engine without a model: the next step samples the tokens it is told."""
-
-    name: str
-
-    def add(self, prompts: Sequence[list[int]], max_tokens: int) -> None:
-        """Queue prompts."""
-        ...
-
-    def step(self, token_ids: list[int]) -> None:
-        """One whole step; row i of those that sample gets ``token_ids[i]``, and there may be too many of them."""
-        ...
-
-    def num_waiting(self) -> int:
-        """Requests that have no token yet."""
-        ...
-
-    def completions(self) -> list[list[int]]:
-        """The tokens that the running sequences have so far, prompts included, in the order in which they came."""
-        ...
-
-
-MakeDecider = Callable[[Shape], Decider]
-
-
-class _Runner:
-    """Gives the tokens it was given."""
-
-    def __init__(self) -> None:
-        self.token_ids: list[int] = []
-
-    def run(self, batch: ScheduledBatch) -> list[int]:
-        return self.token_ids[: sum(batch.samples)] if batch.is_prefill[0] else self.token_ids
-
-    def dispatch(self, batch: ScheduledBatch) -> Dispatch:
-        return Dispatch()
-
-
-class Nvexplore:
-    """``Engine.step``, whole: the transaction, the output and the runner's call are in its time; nobody subscribes."""
-
-    name = "nvexplore"
-
-    def __init__(self, shape: Shape) -> None:
-        limits = EngineLimits(
-            num_blocks=shape.num_blocks,
-            block_size=shape.block_size,
-            max_num_seqs=shape.max_num_seqs,
-            max_num_batched_tokens=TOKEN_BUDGET,
-            max_model_len=shape.max_model_len,
-        )
-        self._runner = _Runner()
-        self._engine = Engine(limits, self._runner, eos_token_ids=[END_OF_SEQUENCE])
-
-    def add(self, prompts: Sequence[list[int]], max_tokens: int) -> None:
-        params = SamplingParams(max_tokens=max_tokens)
-        for prompt in prompts:
-            self._engine.add_request(prompt, params)
-
-    def step(self, token_ids: list[int]) -> None:
-        self._runner.token_ids = token_ids
-        self._engine.step()
-
-    def _running(self) -> list[Completion]:
-        return self._engine.scheduler.queues.running
-
-    def num_waiting(self) -> int:
-        unborn = sum(1 for seq in self._running() if not seq.num_completion_tokens)
-        return len(self._engine.scheduler.queues.waiting) + unborn
-
-    def completions(self) -> list[list[int]]:
-        return [seq.token_ids for seq in sorted(self._running(), key=lambda seq: seq.seq_id)]
 
 
 class DifferentWork(Exception):
@@ -167,14 +81,16 @@ class _Field:
     def time(self, work: Callable[[Decider], None], count: int, cost: Cost | None) -> None:
         """Let all do ``work``, who begins changing each time; ``cost`` gets the microseconds of a ``count``-th."""
         keys = list(self.deciders)
+        if cost is not None and not cost.passes:
+            cost.passes = {key: [] for key in keys}
         self._turn = (self._turn + 1) % len(keys)
         for key in keys[self._turn :] + keys[: self._turn]:
             decider = self.deciders[key]
-            begin = time.perf_counter_ns()
+            begin = time.thread_time_ns()
             work(decider)
-            took = time.perf_counter_ns() - begin
+            took = time.thread_time_ns() - begin
             if cost is not None:
-                cost.passes.setdefault(key, []).append(took / count / 1e3)
+                cost.passes[key].append(took / count / 1e3)
 
     def check_equal(self) -> None:
         """DifferentWork unless all have the same tokens."""
@@ -184,10 +100,32 @@ class _Field:
                 raise DifferentWork(f"{key[0]} with {key[1]} blocks has other tokens than {first[0]} with {first[1]}")
 
 
-def fitting_pool(rows: int, block_size: int, passes: int) -> int:
-    """Blocks that ``step_cost`` and ``admission_costs`` need."""
-    longest = PROMPT_LENS[1] + STEPS * (passes + 2)
-    return max(rows * -(-longest // block_size), 2 * ADMITTED * -(-(ADMITTED_LEN + 2) // block_size))
+def scheduler_costs(
+    makers: Sequence[MakeDecider],
+    block_size: int,
+    rows: Sequence[int],
+    pools: Sequence[int],
+    passes: int,
+    tell: Callable[[str], None],
+) -> list[Cost]:
+    """All costs at one block size, in a pool that just fits and in ``pools``; ValueError for one that is too small."""
+    costs = []
+    for count in rows:
+        tell(f"{count} rows, {block_size} tokens a block")
+        longest = PROMPT_LENS[1] + STEPS * (passes + 2)
+        costs.append(step_cost(makers, block_size, count, _pools(count, longest, block_size, pools), passes))
+    tell(f"admission, {block_size} tokens a block")
+    pools = _pools(2 * ADMITTED, ADMITTED_LEN + 2, block_size, pools)
+    return costs + admission_costs(makers, block_size, pools, passes)
+
+
+def _pools(count: int, longest: int, block_size: int, pools: Sequence[int]) -> list[int]:
+    fitting = count * -(-longest // block_size)
+    if min(pools) < fitting:
+        raise ValueError(
+            f"{count} sequences of {longest} tokens need {fitting} blocks of {block_size}, not {min(pools)}"
+        )
+    return sorted({fitting, *pools})
 
 
 def step_cost(makers: Sequence[MakeDecider], block_size: int, rows: int, pools: Sequence[int], passes: int) -> Cost:
@@ -197,18 +135,13 @@ def step_cost(makers: Sequence[MakeDecider], block_size: int, rows: int, pools: 
     shapes = [Shape(num_blocks, block_size, rows, PROMPT_LENS[1] + max_tokens) for num_blocks in pools]
     field_ = _Field(makers, shapes)
     prompts = [source.choices(TOKEN_IDS, k=source.randint(*PROMPT_LENS)) for _ in range(rows)]
-    first = source.choices(TOKEN_IDS, k=rows)
-    field_.time(lambda decider: decider.add(prompts, max_tokens), 1, None)
-    field_.time(lambda decider: _prefill(decider, first), 1, None)
+    field_.time(methodcaller("add", prompts, max_tokens), 1, None)
+    field_.time(_prefill, 1, None)
     cost = Cost("step", block_size, rows)
     for number in range(passes + 1):
         sampled = [source.choices(TOKEN_IDS, k=rows) for _ in range(STEPS)]
-
-        def decode(decider: Decider, sampled: list[list[int]] = sampled) -> None:
-            for token_ids in sampled:
-                decider.step(token_ids)
-
-        field_.time(decode, STEPS, cost if number else None)
+        field_.time(partial(_decode, sampled=sampled), STEPS, cost if number else None)
+    field_.check_equal()
     return cost
 
 
@@ -216,20 +149,25 @@ def admission_costs(makers: Sequence[MakeDecider], block_size: int, pools: Seque
     """What the steps that admit prompts cost a prompt: new ones, ones that somebody holds, ones that nobody holds."""
     source = random.Random(0)
     field_ = _Field(makers, [Shape(num_blocks, block_size, 2 * ADMITTED, ADMITTED_LEN + 2) for num_blocks in pools])
-    costs = [Cost(what, block_size, ADMITTED) for what in ("admission", "hits", "freed hits")]
+    kinds = (("admission", ADMITTED), ("hits", ADMITTED), ("freed hits", FREED))
+    costs = [Cost(what, block_size, count) for what, count in kinds]
     for number in range(passes + 1):
         prompts = [source.choices(TOKEN_IDS, k=ADMITTED_LEN) for _ in range(ADMITTED)]
-        token_ids = source.choices(TOKEN_IDS, k=ADMITTED)
         # The first stay for one more step; those after them end with their prefill.
         for cost, max_tokens in zip(costs, (2, 1, 1), strict=True):
             if cost.what == "freed hits":
                 field_.check_equal()
-                field_.time(lambda decider, ids=token_ids: decider.step(ids), 1, None)
-            field_.time(lambda decider, prompts=prompts, most=max_tokens: decider.add(prompts, most), 1, None)
-            field_.time(lambda decider, ids=token_ids: _prefill(decider, ids), ADMITTED, cost if number else None)
+                field_.time(methodcaller("step", FIRST_TOKENS[:ADMITTED]), 1, None)
+            field_.time(methodcaller("add", prompts[: cost.rows], max_tokens), 1, None)
+            field_.time(_prefill, cost.rows, cost if number else None)
     return costs
 
 
-def _prefill(decider: Decider, token_ids: list[int]) -> None:
-    while decider.num_waiting():
+def _decode(decider: Decider, sampled: list[list[int]]) -> None:
+    for token_ids in sampled:
         decider.step(token_ids)
+
+
+def _prefill(decider: Decider) -> None:
+    while decider.is_prefilling():
+        decider.step(FIRST_TOKENS)

@@ -26,6 +26,7 @@ class ScheduledBatch:
 
     samples[i]:    this row's last token yields a new one (a decode row, or the last chunk of a prefill).
     is_prefill[i]: the row is a prefill chunk (a recompute after preemption included).
+    num_decodes:   so many rows are not; they come before all that are.
     blocked:       the waiting requests that were looked at and not admitted, in queue order.
     """
 
@@ -35,6 +36,7 @@ class ScheduledBatch:
     samples: list[bool] = field(default_factory=list)
     is_prefill: list[bool] = field(default_factory=list)
     blocked: list[Blocked] = field(default_factory=list)
+    num_decodes: int = 0
 
     @property
     def num_tokens(self) -> int:
@@ -50,13 +52,13 @@ class ScheduledBatch:
         self.is_prefill.append(is_prefill)
 
     def add_decodes(self, seqs: list[Sequence]) -> None:
-        """Schedule the one next token of each of ``seqs``."""
-        count = len(seqs)
-        self.seqs += seqs
-        self.starts += [seq.num_computed_tokens for seq in seqs]
-        self.counts += [1] * count
-        self.samples += [True] * count
-        self.is_prefill += [False] * count
+        """Schedule the one next token of each of ``seqs``, before anything else is scheduled."""
+        count = self.num_decodes = len(seqs)
+        self.seqs = seqs
+        self.starts = [seq.num_computed_tokens for seq in seqs]
+        self.counts = [1] * count
+        self.samples = [True] * count
+        self.is_prefill = [False] * count
 
 
 class Dispatch(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nvexplore.engine.event_log import EventLog
-from nvexplore.engine.eviction import FreeBlocks, make_eviction
+from nvexplore.engine.eviction import Eviction, FreeBlocks, make_eviction
 from nvexplore.engine.free_list import FreeList
 from nvexplore.engine.limits import EngineLimits
 from nvexplore.engine.prefix_cache import HASH_FUNCTIONS, HashFunction, PrefixCache
@@ -28,6 +28,7 @@ class BlockManager:
         # How often requests have shared each block since it was allocated.
         self.num_hits = [0] * limits.num_blocks
         self.eviction = make_eviction(limits.eviction)
+        self._takes_oldest = type(self.eviction).choose is Eviction.choose
         self._free_blocks = FreeBlocks(self.free, self.cache, self.num_hits)
         self.is_caching = limits.enable_prefix_caching
         self._undo = undo
@@ -66,56 +67,53 @@ class BlockManager:
         A hit on a block that nobody holds takes it off the free list, so it counts as needed too.
         """
         total = -(-seq.num_tokens // self.block_size)
-        shared = sum(1 for block in hits if self.ref_count[block])
+        shared = len([block for block in hits if self.ref_count[block]])
         return total - shared, len(self.free)
 
     def admit(self, seq: Sequence, hits: list[int]) -> None:
         """Give ``seq`` the cached blocks ``hits``, then new ones for the rest of its tokens."""
-        self._undo.attr(seq, "block_table")
-        self._undo.attr(seq, "chain")
-        self._undo.attr(seq, "num_cached_tokens")
-        self._undo.attr(seq, "num_computed_tokens")
-        seq.block_table = []
+        self._undo.attrs(seq, "block_table", "chain", "num_cached_tokens", "num_computed_tokens")
+        seq.block_table = hits[:]
         seq.chain = [self.cache.link(block) for block in hits]
+        if hits:
+            self._undo.items(self.num_hits, hits)
+            self._undo.items(self.ref_count, hits)
         for block in hits:
             if self.ref_count[block] == 0:
                 self.free.remove(block)
-            self._undo.item(self.num_hits, block)
             self.num_hits[block] += 1
-            self._take(seq, block, "hit")
+            self.ref_count[block] += 1
+            self._log.note("hit", block, seq.seq_id, None)
         seq.num_cached_tokens = seq.num_computed_tokens = len(hits) * self.block_size
         self.grow(seq, seq.num_tokens)
 
-    def can_grow(self, seq: Sequence, num_tokens: int) -> bool:
-        """Whether blocks for ``num_tokens`` tokens in all are there."""
-        return num_tokens <= (len(seq.block_table) + len(self.free)) * self.block_size
-
     def grow(self, seq: Sequence, num_tokens: int) -> None:
         """Allocate blocks until ``num_tokens`` tokens fit. The caller has checked that they are there."""
-        while num_tokens > len(seq.block_table) * self.block_size:
+        count = -(-num_tokens // self.block_size) - len(seq.block_table)
+        if count <= 0:
+            return
+        if self._takes_oldest:
+            self._take(seq, self.free.take(count))
+            return
+        for _ in range(count):
             block = self._choose()
-            self.evict(block)
             self.free.remove(block)
-            if self.num_hits[block]:
-                self._undo.item(self.num_hits, block)
-                self.num_hits[block] = 0
-            self.allocated_this_step.append(block)
-            self.num_allocated += 1
-            self._take(seq, block, "allocated")
+            self._take(seq, [block])
 
     def release(self, seq: Sequence) -> None:
         """Take back all of ``seq``'s blocks, tail first, so that heads are evicted last."""
-        undo, table = self._undo, seq.block_table
-        undo.attr(seq, "block_table")
-        undo.attr(seq, "chain")
+        table, ref_count = seq.block_table, self.ref_count
+        self._undo.attrs(seq, "block_table", "chain")
+        self._undo.items(ref_count, table)
         seq.block_table = []
         seq.chain = []
+        freed = []
         for block in reversed(table):
-            undo.item(self.ref_count, block)
-            self.ref_count[block] -= 1
-            if self.ref_count[block] == 0:
-                self.free.append(block)
+            ref_count[block] -= 1
+            if ref_count[block] == 0:
+                freed.append(block)
             self._log.note("freed", block, seq.seq_id, None)
+        self.free.extend(freed)
 
     def register_written(self, seq: Sequence, num_tokens: int) -> None:
         """Enter the blocks that the first ``num_tokens`` tokens fill into the prefix cache.
@@ -125,17 +123,19 @@ class BlockManager:
         """
         if not self.is_caching:
             return
-        size = self.block_size
-        for index in range(len(seq.chain), num_tokens // size):
+        size, chain, is_told = self.block_size, seq.chain, self._log.active
+        if len(chain) == num_tokens // size:
+            return
+        link = chain[-1] if chain else self.cache.root(seq.sampling_params.cache_salt)
+        new = self.cache.log_registrations(chain)
+        for index in range(len(chain), num_tokens // size):
             block = seq.block_table[index]
             token_ids = seq.token_ids[index * size : (index + 1) * size]
-            parent = seq.chain[-1] if seq.chain else self.cache.root(seq.sampling_params.cache_salt)
-            link, is_new, replaced = self.cache.register(block, parent, token_ids, index)
-            self._undo.length(seq.chain)
-            seq.chain.append(link)
-            if replaced >= 0:
+            link, is_new, replaced = self.cache.register(block, link, token_ids, index, new)
+            chain.append(link)
+            if replaced >= 0 and is_told:
                 self._log.note("evicted", replaced, -1, None)
-            if is_new:
+            if is_new and is_told:
                 self._log.note("hashed", block, seq.seq_id, link[0])
 
     def growth_left(self, seq: Sequence, num_tokens: int) -> int:
@@ -146,19 +146,17 @@ class BlockManager:
 
     def evict(self, block: int) -> None:
         """Forget the cached content of ``block``, if it has any."""
-        if self.cache.content[block] is not None:
+        if self.cache.links[block] is not None:
             self.cache.forget(block)
             self._log.note("evicted", block, -1, None)
 
     def forget_all(self) -> None:
         """Forget all cached content; the caller notes one event for it."""
-        for block, content in enumerate(self.cache.content):
-            if content is not None:
-                self.cache.forget(block)
+        self.cache.forget(*(block for block, link in enumerate(self.cache.links) if link is not None))
 
     def hash_of(self, block: int) -> int | None:
-        content = self.cache.content[block]
-        return None if content is None else content.hash
+        link = self.cache.links[block]
+        return None if link is None else link[0]
 
     def _choose(self) -> int:
         """The free block that the eviction order names; RuntimeError if it names another."""
@@ -167,10 +165,32 @@ class BlockManager:
             raise RuntimeError(f"eviction {self.eviction.name!r} chose {block!r}, which is not a free block")
         return block
 
-    def _take(self, seq: Sequence, block: int, how: str) -> None:
-        undo = self._undo
-        undo.item(self.ref_count, block)
-        undo.length(seq.block_table)
-        self.ref_count[block] += 1
-        seq.block_table.append(block)
-        self._log.note(how, block, seq.seq_id, None)
+    def _take(self, seq: Sequence, blocks: list[int]) -> None:
+        """Give ``seq`` blocks that are no longer on the free list; nobody held them."""
+        links, num_hits, ref_count, table = self.cache.links, self.num_hits, self.ref_count, seq.block_table
+        self._undo.log((_give_back, ref_count, blocks, table, len(table)))
+        cached = []
+        for block in blocks:
+            if links[block] is not None:
+                cached.append(block)
+            if num_hits[block]:
+                self._undo.item(num_hits, block)
+                num_hits[block] = 0
+            ref_count[block] = 1
+        if cached:
+            self.cache.forget(*cached)
+        if self._log.active:
+            evicted = set(cached)
+            for block in blocks:
+                if block in evicted:
+                    self._log.note("evicted", block, -1, None)
+                self._log.note("allocated", block, seq.seq_id, None)
+        table += blocks
+        self.allocated_this_step += blocks
+        self.num_allocated += len(blocks)
+
+
+def _give_back(ref_count: list[int], blocks: list[int], table: list[int], length: int) -> None:
+    del table[length:]
+    for block in blocks:
+        ref_count[block] = 0

@@ -12,7 +12,6 @@ The first ``min_tokens`` tokens do not stop it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 from nvexplore.engine.batch import Sampled, ScheduledBatch
 from nvexplore.engine.event_log import EventLog
@@ -50,13 +49,20 @@ class Committer:
         token_ids = check_sampled(result, batch)
         if not batch.seqs:
             return [], [], []
-        self._undo.call(partial(_uncommit, batch))
+        self._undo.log((_uncommit, batch))
         if self._log.active:
             self._log.events.append(COMMITTED)
         if isinstance(result, Sampled):
             self._keep_logprobs(batch, result)
-        seq_ids: list[int] = []
         finished: list[Sequence] = []
+        if batch.num_decodes == len(batch.seqs) and min(token_ids) >= 0:  # nearly every step
+            for seq, start, token_id in zip(batch.seqs, batch.starts, token_ids, strict=True):
+                end = seq.num_computed_tokens = start + 1
+                seq.token_ids.append(token_id)
+                if (end >= seq.may_end_at or token_id in seq.stop_ids) and self._ends(seq, token_id):
+                    finished.append(seq)
+            return [seq.seq_id for seq in batch.seqs], token_ids, finished
+        seq_ids: list[int] = []
         ids = iter(token_ids)
         for seq, start, count, samples in zip(batch.seqs, batch.starts, batch.counts, batch.samples, strict=True):
             end = seq.num_computed_tokens = start + count
@@ -70,15 +76,13 @@ class Committer:
             seq.token_ids.append(token_id)
             seq_ids.append(seq.seq_id)
             seq.status = DECODE
-            params = seq.sampling_params
-            is_last = end + 1 - seq.num_prompt_tokens >= params.max_tokens
-            if (is_last or token_id in seq.stop_ids or params.stop) and self._ends(seq, token_id, is_last):
+            if (end >= seq.may_end_at or token_id in seq.stop_ids) and self._ends(seq, token_id):
                 finished.append(seq)
         if len(seq_ids) < len(token_ids):
             token_ids = [token_id for token_id in token_ids if token_id >= 0]
         return seq_ids, token_ids, finished
 
-    def _ends(self, seq: Sequence, token_id: int, is_last: bool) -> bool:
+    def _ends(self, seq: Sequence, token_id: int) -> bool:
         """Finish ``seq`` if its newest token ends it."""
         params = seq.sampling_params
         stop_reason: int | str | None = None
@@ -92,7 +96,7 @@ class Committer:
             self._undo.attr(seq, "stop_reason")
             seq.stop_reason = stop_reason
             self._scheduler.finish(seq, "stop")
-        elif is_last:
+        elif seq.num_completion_tokens >= params.max_tokens:
             self._scheduler.finish(seq, "length")
         else:
             return False

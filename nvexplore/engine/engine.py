@@ -14,7 +14,7 @@ from nvexplore.checks import check_int
 from nvexplore.engine.batch import Dispatch, Runner, Sampled, ScheduledBatch
 from nvexplore.engine.block_manager import BlockManager
 from nvexplore.engine.commit import Committer, StopMatcher
-from nvexplore.engine.event_log import EventLog
+from nvexplore.engine.event_log import Event, EventLog
 from nvexplore.engine.events import Planned, Snapshot, StepRecord
 from nvexplore.engine.limits import EngineLimits
 from nvexplore.engine.output import StepOutput
@@ -140,12 +140,10 @@ class Engine:
 
     def _transaction(self, want_record: bool) -> StepOutput:
         undo, log, clock = self._undo, self._log, time.perf_counter_ns
-        wanted = want_record or bool(self._hub)
-        undo.attr(log, "active")
-        undo.length(log.events)
+        wanted = want_record or bool(self._hub.subscriptions)
+        begin, before = clock(), len(log.events)
+        undo.log((self._rewind, log.events, before, log.base, self.next_step, self._aborted))
         log.active = wanted
-        begin = clock()
-        before = len(log.events)
         batch = self.scheduler.schedule(self.next_step)
         planned = self._build_planned(batch, before) if wanted else None
         mark = len(log.events)
@@ -169,11 +167,9 @@ class Engine:
                 planned=planned,
                 committed=build_committed(log.events[mark:], log.base + mark, seq_ids, token_ids, times),
             )
-        for name in ("_dirty", "_aborted", "next_step"):
-            undo.attr(self, name)
-        undo.attr(log, "events")
-        undo.attr(log, "base")
-        self._dirty = []
+        if self._dirty:
+            undo.attr(self, "_dirty")
+            self._dirty = []
         self._aborted = []
         # A step that did nothing and has nothing to tell gets no number.
         if batch.seqs or log.events:
@@ -181,10 +177,15 @@ class Engine:
             if output.record is not None and self._hub:
                 undo.append(self._hub.outbox, output.record)
                 self._hub.outbox.append(output.record)
-        log.base += len(log.events)
-        log.events = []
-        log.active = True
+        log.active, log.base, log.events = True, log.next_number, []
         return output
+
+    def _rewind(self, events: list[Event], num_events: int, base: int, step: int, aborted: list[Sequence]) -> None:
+        """Undo what ``_transaction`` itself changes, but for ``_dirty``."""
+        log = self._log
+        log.active, log.events, log.base = True, events, base
+        del events[num_events:]
+        self.next_step, self._aborted = step, aborted
 
     def plan(self) -> Planned:
         """What the next step would do, and why; changes nothing."""

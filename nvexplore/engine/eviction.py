@@ -49,12 +49,11 @@ class FreeBlocks:
 
     def is_cached(self, block: int) -> bool:
         """Whether ``block`` holds a prefix that a request could hit."""
-        return self._cache.content[block] is not None
+        return self._cache.links[block] is not None
 
     def depth(self, block: int) -> int:
         """How many blocks stand before a cached block in its prefix: 0 for the first of a prompt. -1: not cached."""
-        content = self._cache.content[block]
-        return -1 if content is None else content.depth
+        return -1 if self._cache.links[block] is None else self._cache.depths[block]
 
     def num_hits(self, block: int) -> int:
         """How often requests have shared ``block`` since it was filled."""

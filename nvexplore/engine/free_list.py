@@ -40,25 +40,51 @@ class FreeList:
 
     def remove(self, block: int) -> None:
         """Take ``block`` out, wherever it stands. Its own links stay, so that the undo finds its place again."""
-        undo, before, after = self._undo, self._prev[block], self._next[block]
-        undo.item(self._next, before)
-        undo.item(self._prev, after)
-        undo.attr(self, "size")
+        before, after = self._prev[block], self._next[block]
+        self._undo.log((self._link, before, block, block, after, self.size))
         self._next[before] = after
         self._prev[after] = before
         self.size -= 1
 
-    def append(self, block: int) -> None:
-        """Put ``block`` at the tail: it is evicted last."""
-        undo, sentinel = self._undo, self._sentinel
-        last = self._prev[sentinel]
-        undo.item(self._next, block)
-        undo.item(self._prev, block)
-        undo.item(self._next, last)
-        undo.item(self._prev, sentinel)
-        undo.attr(self, "size")
-        self._next[block] = sentinel
-        self._prev[block] = last
-        self._next[last] = block
-        self._prev[sentinel] = block
-        self.size += 1
+    def take(self, count: int) -> list[int]:
+        """Take out the ``count`` blocks at the head, first of all the one there. They are known to be there."""
+        links, sentinel = self._next, self._sentinel
+        taken, after = [], links[sentinel]
+        for _ in range(count):
+            taken.append(after)
+            after = links[after]
+        self._undo.log((self._link, sentinel, taken[0], taken[-1], after, self.size))
+        links[sentinel] = after
+        self._prev[after] = sentinel
+        self.size -= count
+        return taken
+
+    def extend(self, blocks: list[int]) -> None:
+        """Put ``blocks`` at the tail: the last of them is evicted last."""
+        after, before, sentinel = self._next, self._prev, self._sentinel
+        tail = before[sentinel]
+        old_links = [after[block] for block in blocks], [before[block] for block in blocks]
+        self._undo.log((self._cut, tail, blocks, *old_links, self.size))
+        last = tail
+        for block in blocks:
+            after[last] = block
+            before[block] = last
+            last = block
+        after[last] = sentinel
+        before[sentinel] = last
+        self.size += len(blocks)
+
+    def _link(self, before: int, first: int, last: int, after: int, size: int) -> None:
+        """Undo ``remove`` and ``take``: what lay between the two lies there again, its inner links are intact."""
+        self._next[before] = first
+        self._prev[after] = last
+        self.size = size
+
+    def _cut(self, tail: int, blocks: list[int], after: list[int], before: list[int], size: int) -> None:
+        """Undo ``extend``: each block gets its own old links, by which a ``remove`` before it is undone."""
+        for block, next_, prev in zip(blocks, after, before, strict=True):
+            self._next[block] = next_
+            self._prev[block] = prev
+        self._next[tail] = self._sentinel
+        self._prev[self._sentinel] = tail
+        self.size = size

@@ -15,7 +15,8 @@ class Miss(NamedTuple):
     cause: "partial"   no whole block was left to hit (the last token must run, so a block that ends there cannot be)
            "disabled"  prefix caching is off
            "bypassed"  the request asks for prompt_logprobs: its prompt is computed whatever the cache holds
-           "in_flight" a resident request has the same tokens there, but has not been scheduled that far yet
+           "in_flight" a resident request has the same tokens there, but has not been scheduled that far yet; block_id
+                       is None while it has no block for them
            "evicted"   the block was in the cache and was evicted in ``step``
            "differs"   ``block_id`` begins alike (it follows the same prefix); the first other token is at ``position``
            "unseen"    nothing in the cache follows this prefix with the same first token
@@ -42,7 +43,9 @@ def explain_miss(seq: Sequence, hits: list[int], blocks: BlockManager, resident:
     for other in resident:
         is_alike = other.sampling_params.cache_salt == salt and other.num_tokens >= end
         if is_alike and other.token_ids[:end] == seq.token_ids[:end]:
-            return Miss("in_flight", block_id=other.block_table[len(hits)])
+            # With one token a block, that of its newest token is allocated only when the request decodes again.
+            table = other.block_table
+            return Miss("in_flight", block_id=table[len(hits)] if len(table) > len(hits) else None)
     parent = blocks.cache.link(hits[-1]) if hits else blocks.cache.root(salt)
     step = blocks.cache.evicted_at(parent, wanted)
     if step is not None:
@@ -51,11 +54,8 @@ def explain_miss(seq: Sequence, hits: list[int], blocks: BlockManager, resident:
     for block in blocks.cache.children(parent):
         content = blocks.cache.content[block]
         assert content is not None
-        common = 0
-        for ours, theirs in zip(wanted, content.token_ids, strict=True):
-            if ours != theirs:
-                break
-            common += 1
+        # They differ somewhere: a block that holds all of ``wanted`` would have been hit.
+        common = next(i for i, theirs in enumerate(content.token_ids) if wanted[i] != theirs)
         if common > most:
             nearest, most = block, common
     if nearest is None:

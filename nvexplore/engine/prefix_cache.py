@@ -8,11 +8,12 @@ block of a prompt chains to the request's salt: requests of different salts shar
 from __future__ import annotations
 
 import hashlib
-from array import array
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import lru_cache
 from itertools import islice
-from typing import NamedTuple
+from struct import Struct
+from typing import Any, NamedTuple
 
 import xxhash
 
@@ -43,34 +44,67 @@ ROOT: Link = (0, 0)
 """What the first block of a prompt without salt chains to."""
 
 
+@lru_cache(maxsize=64)  # not more: salts have any length, and whoever asks chooses them
+def _packer(num_tokens: int) -> Callable[..., bytes]:
+    """Packs a parent's hash and so many token ids."""
+    return Struct(f"<Q{num_tokens}q").pack
+
+
 def chain_hash(parent_hash: int, token_ids: list[int]) -> int:
     """xxhash64 of the parent's hash and the ids; the same in every process."""
-    state = xxhash.xxh64(parent_hash.to_bytes(8, "little"))
-    state.update(array("q", token_ids).tobytes())
-    return state.intdigest()
+    return xxhash.xxh64_intdigest(_packer(len(token_ids))(parent_hash, *token_ids))
 
 
 def sha256_hash(parent_hash: int, token_ids: list[int]) -> int:
     """The first 64 bits of SHA-256 of the parent's hash and the ids: nobody can choose prompts that collide."""
-    state = hashlib.sha256(parent_hash.to_bytes(8, "little"))
-    state.update(array("q", token_ids).tobytes())
-    return int.from_bytes(state.digest()[:8], "little")
+    digest = hashlib.sha256(_packer(len(token_ids))(parent_hash, *token_ids)).digest()
+    return int.from_bytes(digest[:8], "little")
 
 
 HASH_FUNCTIONS: dict[str, HashFunction] = {"xxhash": chain_hash, "sha256": sha256_hash}
 
 
+class Contents:
+    """What each block of the pool holds, to look at; None where it is not registered."""
+
+    def __init__(self, cache: PrefixCache) -> None:
+        self._cache = cache
+
+    def __len__(self) -> int:
+        return len(self._cache.links)
+
+    def __iter__(self) -> Iterator[CachedBlock | None]:
+        return map(self.__getitem__, range(len(self)))
+
+    def __getitem__(self, block: int) -> CachedBlock | None:
+        cache, link = self._cache, self._cache.links[block]
+        if link is None:
+            return None
+        return CachedBlock._make((*link, cache.parents[block], cache.token_ids[block], cache.depths[block]))
+
+
 class PrefixCache:
-    """hash -> block, and what each registered block holds."""
+    """hash -> block, and what each registered block holds.
+
+    links, parents, token_ids, depths: the fields of ``CachedBlock`` by block, in columns, since an object for each
+    block takes longer to make and gives Python's garbage collector more to look at. Only ``links`` says whether a
+    block is registered; where it is None the others are what the block held last.
+    """
 
     def __init__(self, num_blocks: int, undo: UndoLog, hash_function: HashFunction = chain_hash) -> None:
         self._undo = undo
         self._hash = hash_function
         self._block_of: dict[int, int] = {}
-        self.content: list[CachedBlock | None] = [None] * num_blocks
+        self.links: list[Link | None] = [None] * num_blocks
+        self.parents: list[int | str] = [0] * num_blocks
+        self.token_ids: list[tuple[int, ...]] = [()] * num_blocks
+        self.depths = [0] * num_blocks
+        self.content = Contents(self)
+        # What ``find`` has looked for last in vain, and its hash: it is most often what is registered next.
+        self._missed: tuple[int, list[int], int] = (0, [], 0)
         self._next_registration = 1
         # registration -> the registered blocks that chain to it; for saying how near a miss was.
-        self._children: dict[int | str, dict[int, None]] = {}
+        self._children: dict[int | str, tuple[int] | dict[int, None]] = {}  # most have one, or none
         # The last evictions, hash -> step. An undone step may leave entries here: those blocks are hit, not asked for.
         self.step = 0
         self._evicted: OrderedDict[int, int] = OrderedDict()
@@ -84,63 +118,122 @@ class PrefixCache:
 
     def find(self, parent: Link, token_ids: list[int]) -> int | None:
         """The block that holds ``token_ids`` after ``parent``, or None."""
-        return self._lookup(self._hash(parent[0], token_ids), parent[1], token_ids)
+        hash_ = self._hash(parent[0], token_ids)
+        block = self._lookup(hash_, parent[1], token_ids)
+        if block is None:
+            self._missed = (parent[0], token_ids, hash_)
+        return block
 
     def link(self, block: int) -> Link:
         """The (hash, registration) that a block following the registered ``block`` chains to."""
-        content = self.content[block]
-        assert content is not None  # only registered blocks are found
-        return content.hash, content.registration
+        link = self.links[block]
+        assert link is not None  # only registered blocks are found
+        return link
 
-    def register(self, block: int, parent: Link, token_ids: list[int], depth: int) -> tuple[Link, bool, int]:
+    def log_registrations(self, chain: list[Link]) -> list[Any]:
+        """Log one undo entry for several calls of ``register``, which are given the list that this returns.
+
+        chain: the links of a sequence, which gets those of the blocks too.
+        """
+        new: list[Any] = []  # of each block its number, and what the columns said of it
+        self._undo.log((self._unregister, new, self._next_registration, chain, len(chain)))
+        return new
+
+    def register(
+        self, block: int, parent: Link, token_ids: list[int], depth: int, new: list[Any] | None = None
+    ) -> tuple[Link, bool, int]:
         """Make ``block``, now written with ``token_ids`` after ``parent`` and ``depth`` blocks, findable.
 
+        new: from ``log_registrations``; without it the call logs an undo entry of its own.
         Returns its (hash, registration), whether it was registered (False: another block holds the same prefix
         already and stays the one that is hit), and the block whose entry it replaced (-1: none).
         """
-        hash_ = self._hash(parent[0], token_ids)
-        same = self._lookup(hash_, parent[1], token_ids)
-        if same is not None:
-            return self.link(same), False, -1
-        # A colliding or orphaned entry gives way: it could only keep the newer content from being found.
+        parent_hash, before = parent
+        known, its_ids, hash_ = self._missed
+        if known != parent_hash or its_ids != token_ids:
+            hash_ = self._hash(parent_hash, token_ids)
         replaced = self._block_of.get(hash_, -1)
         if replaced >= 0:
+            if self._lookup(hash_, before, token_ids) is not None:
+                return self.link(replaced), False, -1
+            # A colliding or orphaned entry gives way: it could only keep the newer content from being found.
             self.forget(replaced)
+            new = None  # that must be undone after this
+        if new is None:
+            new = self.log_registrations([])
+        new += (block, self.parents[block], self.token_ids[block], self.depths[block])
         registration = self._next_registration
-        self._undo.attr(self, "_next_registration")
-        self._undo.key(self._block_of, hash_)
-        self._undo.item(self.content, block)
+        link = hash_, registration
+        self.parents[block] = before
+        self.token_ids[block] = tuple(token_ids)
+        self.depths[block] = depth
+        self.links[block] = link
         self._next_registration = registration + 1
         self._block_of[hash_] = block
-        self.content[block] = CachedBlock(hash_, registration, parent[1], tuple(token_ids), depth)
-        if parent[1] not in self._children:
-            self._undo.key(self._children, parent[1])
-            self._children[parent[1]] = {}
-        self._undo.key(self._children[parent[1]], block)
-        self._children[parent[1]][block] = None
-        return (hash_, registration), True, replaced
+        if before in self._children:
+            self._add_child(before, block)
+        else:
+            self._children[before] = (block,)
+        return link, True, replaced
 
-    def forget(self, block: int) -> None:
-        """Drop a registered block's content from the table and from the block."""
-        content = self.content[block]
-        assert content is not None
-        self._undo.key(self._block_of, content.hash)
-        self._undo.item(self.content, block)
-        del self._block_of[content.hash]
-        self.content[block] = None
-        siblings = self._children[content.parent]
-        self._undo.key(siblings, block)
-        del siblings[block]
-        if not siblings:
-            self._undo.key(self._children, content.parent)
-            del self._children[content.parent]
-        self._evicted[content.hash] = self.step
-        if len(self._evicted) > MAX_EVICTIONS_KEPT:
+    def _add_child(self, parent: int | str, block: int) -> None:
+        """Does nothing if it is one already."""
+        siblings = self._children.get(parent)
+        if isinstance(siblings, dict):
+            siblings[block] = None
+        elif siblings is None:
+            self._children[parent] = (block,)
+        elif siblings[0] != block:
+            self._children[parent] = {siblings[0]: None, block: None}
+
+    def _drop_child(self, parent: int | str, block: int) -> None:
+        """Does nothing if it is none. Nothing is kept for a parent without children."""
+        siblings = self._children.get(parent, ())
+        if block not in siblings:
+            return
+        if isinstance(siblings, dict) and len(siblings) > 1:
+            del siblings[block]
+        else:
+            del self._children[parent]
+
+    def _unregister(self, new: list[Any], registration: int, chain: list[Link], length: int) -> None:
+        """Undo ``register``: these blocks were not registered, and nothing had their hashes.
+
+        A block's link is set before anything that is found by it, and is taken away last: without it nothing is left.
+        """
+        for at in range(len(new) - 4, -1, -4):
+            block, parent, token_ids, depth = new[at : at + 4]
+            link = self.links[block]
+            if link is not None:
+                self._block_of.pop(link[0], None)
+                self._drop_child(self.parents[block], block)
+                self.links[block] = None
+            self.parents[block], self.token_ids[block], self.depths[block] = parent, token_ids, depth
+        self._next_registration = registration
+        del chain[length:]
+
+    def forget(self, *blocks: int) -> None:
+        """Drop registered blocks' contents from the table and from the blocks."""
+        links: list[Any] = [self.links[block] for block in blocks]
+        self._undo.log((self._remember, blocks, links))
+        for block, (hash_, _) in zip(blocks, links, strict=True):
+            del self._block_of[hash_]
+            self.links[block] = None
+            self._drop_child(self.parents[block], block)
+            self._evicted[hash_] = self.step
+        while len(self._evicted) > MAX_EVICTIONS_KEPT:
             self._evicted.popitem(last=False)
+
+    def _remember(self, blocks: tuple[int, ...], links: list[Any]) -> None:
+        """Undo ``forget``: the other columns have stayed, or are those again that they were."""
+        for block, link in zip(blocks, links, strict=True):
+            self.links[block] = link
+            self._block_of[link[0]] = block
+            self._add_child(self.parents[block], block)
 
     def children(self, parent: Link) -> list[int]:
         """Some of the registered blocks that chain to ``parent``, newest first; at most MAX_CHILDREN_COMPARED."""
-        return list(islice(reversed(self._children.get(parent[1], {})), MAX_CHILDREN_COMPARED))
+        return list(islice(reversed(self._children.get(parent[1], ())), MAX_CHILDREN_COMPARED))
 
     def evicted_at(self, parent: Link, token_ids: list[int]) -> int | None:
         """The step in which a block with this content was evicted, if that is remembered."""
@@ -150,8 +243,6 @@ class PrefixCache:
         block = self._block_of.get(hash_)
         if block is None:
             return None
-        content = self.content[block]
-        assert content is not None
-        if content.parent != parent_registration or content.token_ids != tuple(token_ids):
+        if self.parents[block] != parent_registration or self.token_ids[block] != tuple(token_ids):
             return None
         return block

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from functools import partial
 
 from nvexplore.engine.sequence import Sequence
 from nvexplore.engine.undo import UndoLog
@@ -40,11 +39,11 @@ class Queues:
         """Take ``seq`` out of the waiting queue, wherever it stands."""
         waiting = self.waiting
         if waiting[0] is seq:
-            self._undo.call(partial(_restore_at, waiting, 0, seq))
+            self._undo.log((_restore_at, waiting, 0, seq))
             waiting.popleft()
             return
         position = next(i for i, other in enumerate(waiting) if other is seq)
-        self._undo.call(partial(_restore_at, waiting, position, seq))
+        self._undo.log((_restore_at, waiting, position, seq))
         del waiting[position]
 
     def enter_running(self, seq: Sequence) -> None:
@@ -54,15 +53,12 @@ class Queues:
     def leave_running(self, seq: Sequence) -> None:
         """Take ``seq`` out of the running list, in place: a plan that walks it keeps walking the right one."""
         running = self.running
-        if running[-1] is seq:
-            self._undo.call(partial(_restore_at, running, len(running) - 1, seq))
-            running.pop()
-            return
-        self._undo.call(partial(running.__setitem__, slice(None), running[:]))
-        running.remove(seq)
+        position = len(running) - 1 if running[-1] is seq else running.index(seq)
+        self._undo.log((_restore_at, running, position, seq))
+        del running[position]
 
     def _insert(self, position: int, seq: Sequence) -> None:
-        self._undo.call(partial(_remove_from, self.waiting, position, seq))
+        self._undo.log((_remove_from, self.waiting, position, seq))
         self.waiting.insert(position, seq)
 
 

@@ -135,7 +135,7 @@ def _waiting(blocked: list[Blocked], num_waiting: int) -> Waiting:
 
 
 def slot_spans(batch: ScheduledBatch, block_size: int) -> SlotSpans:
-    """The slots a batch writes, one span a block touched."""
+    """The slots that a batch which is not empty writes, one span a block touched."""
     starts, counts = batch.starts, batch.counts
     spans: list[tuple[int, int, int, int]] = []
     for row, seq in enumerate(batch.seqs):
@@ -145,8 +145,6 @@ def slot_spans(batch: ScheduledBatch, block_size: int) -> SlotSpans:
             length = min(block_size - offset, end - position)
             spans.append((row, seq.block_table[position // block_size], offset, length))
             position += length
-    if not spans:
-        return SlotSpans()
     row_, block_id, offset_, length_ = zip(*spans, strict=True)
     return SlotSpans(row=list(row_), block_id=list(block_id), offset=list(offset_), length=list(length_))
 

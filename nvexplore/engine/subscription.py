@@ -62,8 +62,8 @@ class Hub:
 
     def subscribe(self, callback: Subscriber, snapshot: Snapshot) -> Subscription:
         subscription = Subscription(self, callback, snapshot.step)
-        self.subscriptions.append(subscription)
-        try:
+        try:  # Ctrl-C right after the append must not leave one attached that has seen no snapshot
+            self.subscriptions.append(subscription)
             callback(snapshot)
         except BaseException:
             subscription.close()
