@@ -6,12 +6,14 @@ reason. Any other skip fails the run: it would look like a pass on the machine t
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -31,6 +33,21 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 # The hub's client reads this at its import: a test that asks for a model by name must not reach the network.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+
+def has_gpu() -> bool:
+    """Whether torch can use a GPU. The driver is asked first: without one torch need not be imported to know."""
+    try:
+        ctypes.CDLL("libcuda.so.1")
+        import torch
+    except (OSError, ImportError):
+        return False
+    return torch.cuda.is_available()
+
+
+# Triton reads this when a kernel is defined: without a GPU its interpreter runs them.
+if not has_gpu():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 
 def allowed_skips(file: Path) -> list[tuple[re.Pattern[str], str]]:
@@ -83,6 +100,19 @@ class SkipList:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(SkipList(HERE / "skips.toml"), "nvexplore-skip-list")
+
+
+class WithoutTriton(pytest.Module):
+    """A test module that imports kernels, where there is no Triton to import: one skip, which is listed."""
+
+    def collect(self) -> Iterator[pytest.Item]:
+        pytest.skip("triton is not installed")
+
+
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
+    if module_path.parent in (HERE / "kernels", HERE / "gpu") and find_spec("triton") is None:
+        return WithoutTriton.from_parent(parent, path=module_path)
+    return None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

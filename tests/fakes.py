@@ -164,6 +164,20 @@ def check_logprobs(seq: Sequence) -> None:
         assert len(known) > seq.num_computed_tokens or len(known) == prompt
 
 
+def check_held_content(engine: Engine, seq: Sequence) -> None:
+    """What the cache says of the blocks that ``seq`` holds: its tokens, after its own blocks, under its own salt."""
+    size = engine.limits.block_size
+    parent: int | str = seq.sampling_params.cache_salt or 0
+    for index, block in enumerate(seq.block_table):
+        content = engine.blocks.cache.content[block]
+        if content is not None:
+            assert seq.chain[index] == (content.hash, content.registration), "a block that the sequence does not know"
+            assert (content.parent, content.depth) == (parent, index), "a block of another prefix or salt"
+            assert list(content.token_ids) == seq.token_ids[index * size : (index + 1) * size]
+        if index < len(seq.chain):
+            parent = seq.chain[index][1]
+
+
 def check_invariants(engine: Engine) -> None:
     """Everything that must hold between two steps, recomputed from scratch."""
     blocks, scheduler, size = engine.blocks, engine.scheduler.queues, engine.limits.block_size
@@ -188,19 +202,26 @@ def check_invariants(engine: Engine) -> None:
         assert len(seq.chain) <= seq.num_computed_tokens // size
         if seq.status == "decode":
             assert seq.num_tokens == seq.num_computed_tokens + 1
+        check_held_content(engine, seq)
+    assert [seq.priority for seq in waiting] == sorted(seq.priority for seq in waiting), "order of the queue"
     assert holders == blocks.ref_count, "ref counts"
     free = list(blocks.free)
     assert len(free) == len(blocks.free) == len(set(free)), "free list"
     assert set(free) == {b for b, n in enumerate(holders) if n == 0}, "free list against ref counts"
+    ring = blocks.free
+    assert all(ring._prev[ring._next[block]] == block for block in free), "links of the free list"
     cache = blocks.cache
     registered = {b for b, content in enumerate(cache.content) if content is not None}
     assert len(cache) == len(registered), "hash table against blocks"
+    children: dict[int | str, set[int]] = {}
     for block in registered:
         content = cache.content[block]
         assert content is not None and len(content.token_ids) == size
+        children.setdefault(content.parent, set()).add(block)
         assert cache._block_of[content.hash] == block
         stored = engine.runner.slots[block * size : (block + 1) * size]  # type: ignore[attr-defined]
         assert list(content.token_ids) == stored, "a cached block whose slots hold something else"
+    assert {parent: set(known) for parent, known in cache._children.items()} == children, "children against blocks"
     families = engine._requests._families
     assert all(any(seq.request_id in engine.live for seq in family) for family in families.values()), "a dead family"
     if not live:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -16,6 +17,7 @@ from nvexplore.engine.limits import EngineLimits
 from nvexplore.explore.state import FoldError, State
 from nvexplore.sampling_params import SamplingParams
 from tests.fakes import check_invariants, run_to_end, toy_engine, unconstrained
+from tests.faults import InterruptAt
 
 THREE = SamplingParams(max_tokens=3)
 
@@ -270,6 +272,19 @@ class TestSubscribers:
         engine.add_request([1], THREE)
         assert engine.step().record is None
 
+    def test_whoever_is_attached_has_seen_a_snapshot_wherever_an_interrupt_comes(self) -> None:
+        nth, is_over = 0, False
+        while not is_over:
+            nth += 1
+            engine, seen = toy_engine(2), list[Snapshot | StepRecord]()
+            with suppress(KeyboardInterrupt), InterruptAt(nth) as interrupt:
+                engine.subscribe(seen.append)
+            is_over = not interrupt.place
+            engine.add_request([1], THREE)
+            run_to_end(engine)
+            assert not seen or isinstance(seen[0], Snapshot), interrupt.place
+        assert nth > 50 and len(seen) == 4
+
     def test_one_that_lost_its_place_gets_a_snapshot(self) -> None:
         engine, states = toy_engine(16), []
 
@@ -397,16 +412,3 @@ class TestRecords:
         with pytest.raises(FoldError, match="waits for step 1"):
             state.apply(third)
         state.apply(second)
-
-
-def test_memory_does_not_grow_with_requests_that_come_and_go() -> None:
-    engine = toy_engine(8, max_num_seqs=4)
-    for i in range(3_000):
-        seq = engine.add_request([i % 900, 1, 2, 3, i % 7], SamplingParams(max_tokens=3))
-        if i % 3 == 0:
-            engine.abort(seq.request_id)
-        engine.step()
-    run_to_end(engine)
-    check_invariants(engine)
-    assert not engine.live and not engine._log.events and not engine._hub.outbox and not engine._aborted
-    assert len(engine.blocks.cache) <= 8

@@ -99,6 +99,17 @@ def test_a_resident_request_that_is_about_to_fill_the_block() -> None:
     assert admission(engine, [*resident.token_ids[:12], 5, 6]) == (12, "partial", None, None, None)
 
 
+@pytest.mark.parametrize(("policy", "expected"), [("prefill_first", "in_flight"), ("mixed", "partial")])
+def test_a_resident_request_that_has_no_block_for_its_newest_token(policy: str, expected: str) -> None:
+    """With one token a block: the block is allocated when the request decodes, which a prefill may come before."""
+    engine = toy_engine(16, 1, policy=policy)
+    resident = engine.add_request(range(3), SamplingParams(max_tokens=9))
+    engine.step()
+    engine.step()
+    cached, cause, _, block, _ = admission(engine, [*resident.token_ids, 7])
+    assert (cause, block) == (expected, None) and cached == (4 if expected == "in_flight" else 5)
+
+
 def test_blocks_of_the_same_step_are_shared() -> None:
     engine = toy_engine(16)
     add(engine, range(9))

@@ -9,11 +9,16 @@ from nvexplore.engine.events import Snapshot, StepRecord
 from nvexplore.engine.sequence import Sequence
 from nvexplore.explore.state import State
 from nvexplore.sampling_params import SamplingParams
-from tests.fakes import check_invariants, run_to_end, toy_engine, unconstrained
+from tests.fakes import check_invariants, free_run, run_to_end, toy_engine
+from tests.faults import Faults, Injected
+from tests.workloads import OwnEviction, OwnPolicy
+
+EOS = frozenset(range(0, 997, 20))
+STOPS = (frozenset[int](), frozenset(range(7, 997, 12)))
 
 
 class EngineMachine(RuleBasedStateMachine):
-    """Requests come and go, steps run or are interrupted; outputs, invariants and the folded records must hold."""
+    """Requests come and go, steps run or are cut off; outputs, invariants and the folded records must hold."""
 
     requests: Bundle[Sequence] = Bundle("requests")
 
@@ -23,16 +28,38 @@ class EngineMachine(RuleBasedStateMachine):
         budget=st.integers(1, 9),
         max_num_seqs=st.integers(1, 5),
         caching=st.booleans(),
+        policy=st.sampled_from(["prefill_first", "mixed", "own"]),
+        eviction=st.sampled_from(["lru", "lfu", "own"]),
+        prefix_hash=st.sampled_from(["xxhash", "sha256"]),
+        has_eos=st.booleans(),
+        seed=st.integers(0, 9),
     )
-    def start(self, block_size: int, num_blocks: int, budget: int, max_num_seqs: int, caching: bool) -> None:
-        self.interrupt_at = ""
+    def start(
+        self,
+        block_size: int,
+        num_blocks: int,
+        budget: int,
+        max_num_seqs: int,
+        caching: bool,
+        policy: str,
+        eviction: str,
+        prefix_hash: str,
+        has_eos: bool,
+        seed: int,
+    ) -> None:
+        self.cut: tuple[str, type[BaseException]] | None = None
+        self.eos = EOS if has_eos else frozenset()
         self.engine: Engine = toy_engine(
             num_blocks,
             block_size,
+            eos=self.eos,
             interrupt=self.interrupt,
             max_num_batched_tokens=budget,
             max_num_seqs=max_num_seqs,
             enable_prefix_caching=caching,
+            policy=OwnPolicy(seed, Faults()) if policy == "own" else policy,
+            eviction=OwnEviction(seed, Faults(), num_blocks) if eviction == "own" else eviction,
+            prefix_hash=prefix_hash,
         )
         self.capacity = num_blocks * block_size
         self.started: list[Sequence] = []
@@ -40,9 +67,9 @@ class EngineMachine(RuleBasedStateMachine):
         self.engine.subscribe(self.watch)
 
     def interrupt(self, stage: str) -> None:
-        if stage == self.interrupt_at:
-            self.interrupt_at = ""
-            raise KeyboardInterrupt
+        if self.cut is not None and self.cut[0] == stage:
+            error, self.cut = self.cut[1], None
+            raise error
 
     def watch(self, item: Snapshot | StepRecord) -> None:
         if isinstance(item, Snapshot):
@@ -55,17 +82,43 @@ class EngineMachine(RuleBasedStateMachine):
         target=requests,
         prompt=st.lists(st.integers(0, 2), min_size=1, max_size=12),
         max_tokens=st.integers(1, 8),
+        min_tokens=st.integers(0, 8),
+        stops=st.sampled_from(STOPS),
+        ignore_eos=st.booleans(),
+        n=st.sampled_from([1, 1, 2, 3]),
+        salt=st.sampled_from([None, "\x01", "a"]),
+        priority=st.integers(-1, 1),
     )
-    def add(self, prompt: list[int], max_tokens: int) -> Sequence:
+    def add(
+        self,
+        prompt: list[int],
+        max_tokens: int,
+        min_tokens: int,
+        stops: frozenset[int],
+        ignore_eos: bool,
+        n: int,
+        salt: str | None,
+        priority: int,
+    ) -> Sequence:
         prompt = prompt[: max(1, self.capacity - max_tokens)]
         max_tokens = min(max_tokens, self.capacity - len(prompt) + 1)
-        seq = self.engine.add_request(prompt, SamplingParams(max_tokens=max_tokens))
-        self.started.append(seq)
-        return seq
+        params = SamplingParams(
+            max_tokens=max_tokens,
+            min_tokens=min(min_tokens, max_tokens),
+            stop_token_ids=stops,
+            ignore_eos=ignore_eos,
+            n=n,
+            cache_salt=salt,
+        )
+        first = self.engine.add_request(prompt, params, priority=priority)
+        self.started += first.samples
+        return first
 
-    @rule(seq=consumes(requests))
-    def abort(self, seq: Sequence) -> None:
-        assert self.engine.abort(seq.request_id) is not (seq.finish_reason in ("stop", "length"))
+    @rule(first=consumes(requests))
+    def abort(self, first: Sequence) -> None:
+        is_alive = any(seq.finish_reason is None for seq in first.samples)
+        assert self.engine.abort(first.request_id) is is_alive
+        assert all(seq.is_finished for seq in first.samples)
 
     @rule(count=st.integers(1, 6))
     def step(self, count: int) -> None:
@@ -75,15 +128,16 @@ class EngineMachine(RuleBasedStateMachine):
             assert self.state is not None
             assert self.state.snapshot().same_state(self.engine.snapshot())
 
-    @rule(stage=st.sampled_from(["begin", "write", "end"]))
+    @rule(stage=st.sampled_from(["begin", "write", "end"]), error=st.sampled_from([KeyboardInterrupt, Injected]))
     @precondition(lambda self: self.engine.has_unfinished)
-    def interrupted_step(self, stage: str) -> None:
-        self.interrupt_at = stage
+    def cut_off_step(self, stage: str, error: type[BaseException]) -> None:
+        self.cut = (stage, error)
         tokens = [list(seq.token_ids) for seq in self.started]
         try:
             self.engine.step()
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, Injected):
             assert tokens == [list(seq.token_ids) for seq in self.started]
+        self.cut = None
 
     @rule()
     def plan(self) -> None:
@@ -106,10 +160,15 @@ class EngineMachine(RuleBasedStateMachine):
             return
         run_to_end(self.engine)
         for seq in self.started:
-            expected = unconstrained(seq.prompt_token_ids, seq.sampling_params.max_tokens)
+            expected, reason = free_run(
+                seq.prompt_token_ids, seq.sampling_params, self.eos, sample_index=seq.sample_index
+            )
             got = seq.completion_token_ids
-            assert got == (expected[: len(got)] if seq.finish_reason == "abort" else expected)
+            if seq.finish_reason == "abort":
+                assert got == expected[: len(got)]
+            else:
+                assert (got, seq.finish_reason) == (expected, reason)
 
 
 TestEngineMachine = EngineMachine.TestCase
-TestEngineMachine.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestEngineMachine.settings = settings(max_examples=110, stateful_step_count=40, deadline=None)

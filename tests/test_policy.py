@@ -186,3 +186,50 @@ def test_v35_several_half_prefilled_without_caching(policy: str) -> None:
         most = max(most, sum(s.status == "prefill" for s in seqs))
     assert all(map(is_right, seqs))
     assert most == 1  # chunks are given first come, first served: one request at a time is half done
+
+
+def test_a_policy_that_admits_who_does_not_wait_is_an_error_and_changes_nothing() -> None:
+    class Confused(Policy):
+        def admission_order(self, waiting: SequenceOf[Sequence]) -> Iterable[Sequence]:
+            return [running, *waiting]
+
+    engine = toy_engine(8, policy=Confused())
+    engine.scheduler.policy = Policy()
+    running = add(engine, [1] * 5, 4)
+    engine.step()
+    late = add(engine, [2] * 5, 4)
+    before = engine.snapshot()
+    engine.scheduler.policy = Confused()
+    with pytest.raises(RuntimeError, match=r"'prefill_first' named Sequence\(0, .* for admission, which does not wait"):
+        engine.step()
+    assert engine.snapshot().same_state(before)
+    engine.scheduler.policy = Policy()
+    run_to_end(engine)
+    assert is_right(running) and is_right(late)
+
+
+def test_a_policy_may_change_its_mind_and_leave_nothing_to_a_prompt_that_has_begun() -> None:
+    """Two sequences decode, a long prompt runs first; then decodes come first, and they fill the budget."""
+    policy = Policy()
+    engine = toy_engine(16, max_num_batched_tokens=2, policy=policy)
+    seqs = [add(engine, [i], 3) for i in range(2)]
+    engine.step()
+    begun = add(engine, range(20, 25), 2)
+    engine.step()
+    assert begun.status == "prefill" and begun.num_computed_tokens == 2
+    policy.decodes_first = True
+    record = engine.step(want_record=True).record
+    assert record is not None and record.planned.seq_id == [0, 1] and begun.num_computed_tokens == 2
+    run_to_end(engine)
+    assert is_right(begun) and all(map(is_right, seqs))
+
+
+def test_more_decodes_than_the_budget_while_blocks_are_short() -> None:
+    """The budget bounds a step in which somebody has to give way as well; nobody beyond it is preempted for nothing."""
+    engine = toy_engine(3, max_num_batched_tokens=2)
+    seqs = [add(engine, [i] * 3, 4) for i in range(3)]
+    counts = []
+    while engine.has_unfinished:
+        counts.append(len(engine.step().seq_ids))
+        check_invariants(engine)
+    assert max(counts) == 2 and all(map(is_right, seqs))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
-from tests.prove import Figures, Proof, combine, discover
+from tests.prove import Figures, Proof, _chunks, _example, combine, cycles, discover
 from tests.prove._runner import Store, prove_all, source_key
 
 
@@ -134,6 +134,92 @@ def test_figures_are_combined_by_their_names() -> None:
     assert combine(parts) == {"n": 3, "max_us": 2.0, "min_us": 1.0, "new": 1}
 
 
+class TestSeveralProcesses:
+    """Chunks that run at the same time, in processes of their own."""
+
+    @pytest.fixture(autouse=True)
+    def two(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(_chunks, "PROCESSES", 2)
+
+    @staticmethod
+    def proof(run_chunk: Callable[[range], Figures] = _example.count) -> Proof:
+        return Proof("claim", "Seeds count", volume=10, quick=1, chunk=3, run_chunk=run_chunk, is_parallel=True)
+
+    def test_the_figures_are_the_same(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert prove_all([self.proof()], root, root / "results") == 0
+        assert "seeds 10, max_seed 9, min_is_elsewhere 1" in capsys.readouterr().out
+
+    def test_failing_seeds_are_named(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert prove_all([self.proof(_example.refuse_five)], root, root / "results") == 1
+        assert "FAILS for seed 5; the first:" in capsys.readouterr().out
+
+    def test_an_interrupt_leaves_the_finished_chunks(
+        self, root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        add, added = Store.add, []
+
+        def add_two(store: Store, seeds: range, seconds: float, figures: Figures) -> None:
+            if len(added) == 2:
+                raise KeyboardInterrupt
+            added.append(seeds)
+            add(store, seeds, seconds, figures)
+
+        monkeypatch.setattr(Store, "add", add_two)
+        assert prove_all([self.proof()], root, root / "results") == 130
+        monkeypatch.setattr(Store, "add", add)
+        assert prove_all([self.proof()], root, root / "results") == 0
+        assert f"{sum(map(len, added))} of 10 were done before" in capsys.readouterr().out
+
+
+class TestAllSeedsTogether:
+    """``Proof.check``, and figures that are lists of lines."""
+
+    def proof(self, limit: int, tests: Sequence[Path] = ()) -> Proof:
+        def run_chunk(seeds: range) -> Figures:
+            return {"seeds": len(seeds), "odd": [f"seed {seed} is odd" for seed in seeds if seed % 2]}
+
+        def check(figures: Figures) -> None:
+            odd = figures["odd"]
+            assert isinstance(odd, list) and figures["seeds"] == 10
+            assert len(odd) <= limit, f"{len(odd)} odd ones are too many"
+
+        return Proof("claim", "Few are odd", volume=10, quick=1, chunk=3, run_chunk=run_chunk, check=check, tests=tests)
+
+    def test_lines_are_put_together_and_shown(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        for _ in range(2):  # the second time from the file
+            assert prove_all([self.proof(5)], root, root / "results") == 0
+            out = capsys.readouterr().out
+            assert "holds: seeds 0 to 9, " in out and "seeds 10, odd 5" in out
+            assert [line.strip() for line in out.splitlines() if line.startswith("    ")] == [
+                f"seed {seed} is odd" for seed in (1, 3, 5, 7, 9)
+            ]
+
+    def test_what_does_not_hold_over_all_fails_without_running_them_again(
+        self, root: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert prove_all([self.proof(4)], root, root / "results") == 1
+        out = capsys.readouterr().out
+        assert "FAILS over all seeds: 5 odd ones are too many" in out and "seed 9 is odd" in out
+        assert "FAILED: claim" in out
+        assert prove_all([self.proof(5)], root, root / "results") == 0
+        assert "10 of 10 were done before" in capsys.readouterr().out
+
+    def test_results_hold_for_the_tests_that_were_run(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        file = root / "test_some.py"
+        for text, is_known in (("one", False), ("one", True), ("two", False)):
+            file.write_text(text)
+            assert prove_all([self.proof(5, [file])], root, root / "results") == 0
+            assert ("were done before" in capsys.readouterr().out) is is_known
+
+    def test_combining_leaves_the_parts_alone(self) -> None:
+        parts: list[Figures] = [{"lines": ["a"]}, {"lines": ["b"]}]
+        assert combine(parts) == combine(parts) == {"lines": ["a", "b"]}
+
+
 @pytest.mark.parametrize("proof", discover(), ids=lambda proof: proof.name)
 def test_a_fixed_slice_of_each_proof_holds(proof: Proof) -> None:
     proof.run_chunk(range(proof.quick))
+
+
+def test_three_thousand_requests_that_come_and_go_leave_nothing_behind() -> None:
+    cycles.run_one(0, 3_000)

@@ -1,63 +1,116 @@
-"""Random small workloads from a seed, run through the toy engine; the oracle, fold and interrupt proofs use them."""
+"""Random small workloads from a seed: an engine, and requests for it. ``drive`` runs them."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from collections.abc import Sequence as SequenceOf
+from dataclasses import replace
+from typing import Any
 
-from nvexplore.engine.engine import Engine
+from nvexplore.engine.eviction import Eviction, FreeBlocks
+from nvexplore.engine.policy import Policy
 from nvexplore.engine.sequence import Sequence
 from nvexplore.sampling_params import SamplingParams
-from tests.fakes import check_invariants, check_logprobs, free_run, toy_engine
+from tests.drive import Workload, run_workload
+from tests.fakes import free_run, toy_engine
+from tests.faults import Faults
+
+__all__ = ["Workload", "make_workload", "run_workload"]
+
+# The bytes of a salt are hashed like token ids: with blocks of one or two tokens these collide with prompts.
+SALTS = (None, None, "\x01", "\x01\x02", "a")
 
 
-@dataclass
-class Workload:
-    """An engine with a small pool, and requests to add while it runs."""
+class OwnPolicy(Policy):
+    """Chooses at random, which nothing may depend on; now and then what is no choice at all."""
 
-    seed: int
-    rng: random.Random
-    engine: Engine
-    requests: list[tuple[list[int], SamplingParams]]
-    eos: frozenset[int]
-    broken_every: int
+    name = "own"
+
+    def __init__(self, seed: int, faults: Faults) -> None:
+        self._rng = random.Random(f"policy {seed}")
+        self._faults = faults
+        self.decodes_first = self._rng.random() < 0.5
+        self.lookahead = self._rng.choice([0, 1, 8])
+        self.max_passed = self._rng.choice([0, 2, 16])
+        self.running: list[Sequence] = []  # the engine's, once it is made
+
+    def admission_order(self, waiting: SequenceOf[Sequence]) -> Iterable[Sequence]:
+        order = list(waiting)
+        self._rng.shuffle(order)
+        return self._faults.spoil("order", order, lambda: [[*self.running[:1], stranger()], [stranger(), *order]])
+
+    def victim(self, candidates: SequenceOf[Sequence], needing: Sequence) -> Sequence:
+        return self._faults.spoil("victim", self._rng.choice(candidates), lambda: [None, stranger(), needing.seq_id])
 
 
-def make_workload(seed: int, interrupt: Callable[[str], None] | None = None) -> Workload:
-    """Block size 1-4, the smallest possible pool or more, budgets from 1 token, shared prefixes; half of the workloads
-    have requests with several samples, stop ids, min_tokens and log probabilities, some a model that breaks down.
+class OwnEviction(Eviction):
+    """The block freed last, or any: worse than ``lru``, and nothing may depend on it."""
+
+    name = "own"
+
+    def __init__(self, seed: int, faults: Faults, num_blocks: int) -> None:
+        self._rng = random.Random(f"eviction {seed}")
+        self._faults = faults
+        self._num_blocks = num_blocks
+
+    def choose(self, free: FreeBlocks) -> int:
+        blocks = list(free)
+        choice = blocks[-1] if self._rng.random() < 0.5 else self._rng.choice(blocks)
+        held = [block for block in range(self._num_blocks) if block not in blocks]
+        return self._faults.spoil("eviction", choice, lambda: [None, -1, self._num_blocks, str(choice), *held[:2]])
+
+
+def stranger() -> Sequence:
+    """A sequence that no engine knows."""
+    return Sequence(-1, [1], SamplingParams(), request_id="stranger")
+
+
+def make_workload(seed: int, interrupt: Callable[[str], None] | None = None, faults: Faults | None = None) -> Workload:
+    """Block size 1-4, the smallest possible pool or more, budgets from 1 token, shared prefixes, all policies, eviction
+    orders and hashes; half of the workloads have requests with several samples, stop ids, min_tokens and log
+    probabilities, some salts, some prompts that go on where another request ends, some a model that breaks down.
     """
-    rng = random.Random(seed)
+    rng, faults = random.Random(seed), faults or Faults()
     block_size = rng.randint(1, 4)
+    requests = random_requests(rng)
+    eos = frozenset(rng.sample(range(997), 60)) if rng.random() < 0.5 else frozenset()
+    broken_every = 0
+    if rng.random() < 0.5:
+        requests = [(prompt, random_params(rng, params.max_tokens)) for prompt, params in requests]
+        broken_every = rng.choice([0, 0, 20, 100])
+    if rng.random() < 0.5:
+        requests = [(prompt, replace(params, cache_salt=rng.choice(SALTS))) for prompt, params in requests]
+    if rng.random() < 0.4:
+        continue_some(rng, requests, eos)
+    least = max(-(-(len(prompt) + params.max_tokens - 1) // block_size) for prompt, params in requests)
+    num_blocks = least + rng.choice([0, 0, 1, 2, 5, 20])
+    own = OwnPolicy(seed, faults)
+    limits: dict[str, Any] = {
+        "max_num_batched_tokens": rng.choice([1, 2, 3, 5, 8, 16, 64]),
+        "max_num_seqs": rng.randint(1, 6),
+        "enable_prefix_caching": rng.random() < 0.85,
+        "policy": rng.choice(["prefill_first", "mixed", own]),
+        "eviction": rng.choice(["lru", "lfu", OwnEviction(seed, faults, num_blocks)]),
+        "prefix_hash": rng.choice(["xxhash", "sha256"]),
+    }
+    engine = toy_engine(
+        num_blocks, block_size, eos=eos, interrupt=interrupt or faults.runner, broken_every=broken_every, **limits
+    )
+    own.running = engine.scheduler.queues.running
+    return Workload(seed, rng, engine, requests, eos, broken_every, faults)
+
+
+def random_requests(rng: random.Random) -> list[tuple[list[int], SamplingParams]]:
+    """Prompts of 1-20 tokens from a small alphabet, many of which begin alike."""
     stem = [rng.randrange(5) for _ in range(24)]
-    requests = []
+    requests, most = [], rng.choice([10, 10, 30])
     for _ in range(rng.randint(1, 8)):
         length = rng.randint(1, 20)
         shared = rng.randint(0, length)
         prompt = stem[:shared] + [rng.randrange(5) for _ in range(length - shared)]
-        requests.append((prompt, SamplingParams(max_tokens=rng.randint(1, 10))))
-    least = max(-(-(len(prompt) + params.max_tokens - 1) // block_size) for prompt, params in requests)
-    eos = frozenset(rng.sample(range(997), 60)) if rng.random() < 0.5 else frozenset()
-    broken_every = 0
-    # From a generator of its own: the other half of the workloads stays what it was.
-    more = random.Random(f"sampling {seed}")
-    if more.random() < 0.5:
-        requests = [(prompt, random_params(more, params.max_tokens)) for prompt, params in requests]
-        broken_every = more.choice([0, 0, 20, 100])
-    engine = toy_engine(
-        least + rng.choice([0, 0, 1, 2, 5, 20]),
-        block_size,
-        eos=eos,
-        interrupt=interrupt,
-        max_num_batched_tokens=rng.choice([1, 2, 3, 5, 8, 16, 64]),
-        max_num_seqs=rng.randint(1, 6),
-        enable_prefix_caching=rng.random() < 0.85,
-        policy=rng.choice(["prefill_first", "mixed"]),
-        broken_every=broken_every,
-    )
-    return Workload(seed, rng, engine, requests, eos, broken_every)
+        requests.append((prompt, SamplingParams(max_tokens=rng.randint(1, most))))
+    return requests
 
 
 def random_params(rng: random.Random, max_tokens: int) -> SamplingParams:
@@ -73,58 +126,14 @@ def random_params(rng: random.Random, max_tokens: int) -> SamplingParams:
     )
 
 
-def run_workload(work: Workload, after_step: Callable[[Engine], None] = check_invariants) -> dict[str, int]:
-    """Run to the end with adds, aborts and cache resets between steps; compare every output with the toy model alone.
+def continue_some(rng: random.Random, requests: list[tuple[list[int], SamplingParams]], eos: frozenset[int]) -> None:
+    """Let some prompts be another's prompt and what the model said to it, whole or in part, as in a chat.
 
-    ``after_step`` runs after every step. Returns figures: steps, preemptions, aborts, prefix-cache hits.
+    The other stands behind in the list, whose end is added first.
     """
-    rng, engine, todo = work.rng, work.engine, list(work.requests)
-    started: list[tuple[list[int], Sequence]] = []
-    steps = aborts = hits = 0
-    while todo or engine.has_unfinished:
-        while todo and rng.random() < 0.5:
-            prompt, params = todo.pop()
-            first = engine.add_request(prompt, params, priority=rng.choice([0, 0, 0, -1, 2]))
-            assert len(first.samples) == params.n
-            started += [(prompt, seq) for seq in first.samples]
-        if rng.random() < 0.05 and engine.live:
-            aborts += engine.abort(rng.choice(list(engine.live)))
-        if rng.random() < 0.02:
-            engine.reset_prefix_cache()
-        if rng.random() < 0.1:
-            before = engine.snapshot()
-            engine.plan()
-            assert engine.snapshot().same_state(before), "plan() changed the engine"
-        step_or_retry(engine)
-        steps += 1
-        after_step(engine)
-        hits += sum(seq.num_cached_tokens > 0 for seq in engine.live.values())
-    for prompt, seq in started:
-        params, index = seq.sampling_params, seq.sample_index
-        expected, reason = free_run(prompt, params, work.eos, sample_index=index, broken_every=work.broken_every)
-        got = seq.completion_token_ids
-        if seq.finish_reason == "abort":
-            assert got == expected[: len(got)], f"request {seq.request_id} before its abort"
-        else:
-            assert got == expected, f"request {seq.request_id}"
-            assert seq.finish_reason == reason
-            assert seq.stop_reason == (got[-1] if reason == "stop" else None)
-            assert (seq.error is not None) == (reason == "error")
-        check_logprobs(seq)
-    assert not engine.live
-    check_invariants(engine)
-    preemptions = sum(seq.num_preemptions for _, seq in started)
-    return {
-        "steps": steps,
-        "preemptions": preemptions,
-        "aborts": aborts,
-        "rows_with_cache_hits": hits,
-        "further_samples": sum(seq.sample_index > 0 for _, seq in started),
-        "broken_rows": sum(seq.error is not None for _, seq in started),
-    }
-
-
-def step_or_retry(engine: Engine) -> None:
-    """A step; where the workload interrupts it, look that nothing is broken and go on (the caller retries)."""
-    with suppress(KeyboardInterrupt):
-        engine.step()
+    for index in range(len(requests) - 2, -1, -1):
+        if rng.random() < 0.4:
+            prompt, before = requests[rng.randrange(index + 1, len(requests))]
+            said, _ = free_run(prompt, before, eos)
+            new = [rng.randrange(5) for _ in range(rng.randint(1, 3))]
+            requests[index] = (prompt + said[: rng.randint(0, len(said))] + new, requests[index][1])

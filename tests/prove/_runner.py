@@ -12,8 +12,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from tests.prove import Figures, Proof, combine
+from tests.prove._chunks import run_chunks
 
 # What else a result depends on than this checkout.
 PACKAGES = ("numpy", "torch", "transformers")
@@ -36,6 +38,12 @@ def source_key(root: Path) -> str:
             if not file.name.startswith("test_") and file.name != "conftest.py":
                 digest.update(f"{file.relative_to(root)}\0".encode() + file.read_bytes() + b"\0")
     return digest.hexdigest()[:16]
+
+
+def _key_of(tests: Iterable[Path]) -> str:
+    """What a result depends on besides: the test files that the proof runs."""
+    contents = [file.read_bytes() for file in tests]
+    return f" tests {hashlib.sha256(b''.join(contents)).hexdigest()[:16]}" if contents else ""
 
 
 @dataclass
@@ -69,7 +77,7 @@ class Store:
         unfinished.write_text(json.dumps({"key": self.key, "chunks": chunks}, indent=1), encoding="utf-8")
         os.replace(unfinished, self.file)
 
-    def figures(self) -> dict[str, int | float]:
+    def figures(self) -> dict[str, Any]:
         """Return the figures of all finished chunks, in the order of their seeds, combined."""
         in_order = sorted(self.chunks.items(), key=lambda item: int(item[0].split(":")[0]))
         return combine(figures for _, (_, figures) in in_order)
@@ -91,8 +99,11 @@ def failing_seeds(proof: Proof, seeds: range) -> dict[int, str]:
 
 
 def show(figures: Figures) -> str:
-    """Return figures as ``name value``, with commas between."""
-    return ", ".join(f"{k} {v:,.3g}" if isinstance(v, float) else f"{k} {v:,}" for k, v in figures.items())
+    """Return figures as ``name value``, with commas between; of lists the length, and their lines below."""
+    counts = {name: len(value) if isinstance(value, list) else value for name, value in figures.items()}
+    text = ", ".join(f"{k} {v:,.3g}" if isinstance(v, float) else f"{k} {v:,}" for k, v in counts.items())
+    lines = [f"    {line}" for value in figures.values() if isinstance(value, list) for line in value]
+    return "\n".join([text, *lines])
 
 
 def prove(proof: Proof, store: Store) -> bool:
@@ -102,19 +113,11 @@ def prove(proof: Proof, store: Store) -> bool:
     if done:
         print(f"  {done:,} of {proof.volume:,} were done before, in {store.seconds():.0f} s")
     told = time.monotonic()
-    for seeds in proof.chunks():
-        if seeds in store:
-            continue
-        started, trace = time.monotonic(), ""
-        figures: Figures = {}
-        try:
-            figures = proof.run_chunk(seeds)
-        except Exception:
-            trace = traceback.format_exc()
+    for seeds, seconds, figures, trace in run_chunks(proof, [seeds for seeds in proof.chunks() if seeds not in store]):
         if trace:
             _report(proof, seeds, trace)
             return False
-        store.add(seeds, time.monotonic() - started, figures)
+        store.add(seeds, seconds, figures)
         done += len(seeds)
         if sys.stdout.isatty():
             print(f"\r  {done:,} of {proof.volume:,}", end="", flush=True)
@@ -122,9 +125,20 @@ def prove(proof: Proof, store: Store) -> bool:
             told = time.monotonic()
             print(f"  {done:,} of {proof.volume:,}", flush=True)
     lead = "\r" if sys.stdout.isatty() else ""
-    took = f"{store.seconds():.1f} s"
-    print(f"{lead}  holds: seeds 0 to {proof.volume - 1:,}, {took}; {show(store.figures())}")
-    return True
+    figures, reason = store.figures(), _refusal(proof, store.figures())
+    verdict = f"FAILS over all seeds: {reason}" if reason else f"holds: seeds 0 to {proof.volume - 1:,}"
+    print(f"{lead}  {verdict}, {store.seconds():.1f} s; {show(figures)}")
+    return not reason
+
+
+def _refusal(proof: Proof, figures: Figures) -> str:
+    """Why ``proof.check`` does not accept the figures of all chunks; empty if it does."""
+    try:
+        if proof.check is not None:
+            proof.check(figures)
+    except Exception as error:
+        return str(error) or repr(error)
+    return ""
 
 
 def _report(proof: Proof, seeds: range, trace: str) -> None:
@@ -143,7 +157,7 @@ def prove_all(proofs: Iterable[Proof], root: Path, results: Path) -> int:
     proofs = list(proofs)
     try:
         for proof in proofs:
-            own_key = f"{key} volume {proof.volume} chunk {proof.chunk}"
+            own_key = f"{key} volume {proof.volume} chunk {proof.chunk}{_key_of(proof.tests)}"
             if not prove(proof, Store(results / f"{proof.name}.json", own_key)):
                 failed.append(proof.name)
     except KeyboardInterrupt:

@@ -1,0 +1,1 @@
+"""Whole engines on a GPU: ``pytest -m gpu``."""

@@ -1,0 +1,86 @@
+"""Greedy tokens of whole engines on a GPU are those of the CPU, whatever the limits, with graphs and without."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from nvexplore.toy import make_toy
+from tests.gpu.engines import ROOMY, greedy, make_llm, prompts, tokens
+from tests.parity import engine_tokens
+
+pytestmark = pytest.mark.gpu
+
+TIGHT: dict[str, Any] = {  # chunks, prefix hits and preemptions
+    "block_size": 4,
+    "num_kvcache_blocks": 24,
+    "max_num_batched_tokens": 16,
+    "max_num_seqs": 6,
+    "max_model_len": 64,
+}
+PROMPTS = prompts(30, 9, 1, 17, 30, 22, 5, 16)
+
+
+@pytest.mark.parametrize("enforce_eager", [True, False], ids=["eager", "graphs"])
+@pytest.mark.parametrize("policy", ["prefill_first", "mixed"])
+@pytest.mark.parametrize(
+    ("architecture", "head_dim"), [("llama", 64), ("qwen2", 64), ("qwen3", 128), ("qwen3_moe", 128)]
+)
+def test_with_every_kind_of_pressure(
+    architecture: str, head_dim: int, policy: str, enforce_eager: bool, tmp_path: Path
+) -> None:
+    path = make_toy(tmp_path, architecture, head_dim=head_dim)
+    expected, _ = engine_tokens(path, PROMPTS, 14, device="cpu", **TIGHT)
+    found, figures = engine_tokens(
+        path, PROMPTS, 14, device="cuda", policy=policy, enforce_eager=enforce_eager, **TIGHT
+    )
+    assert figures["chunked_prefills"] and figures["preemptions"] and figures["hit_tokens"], figures
+    assert found == expected
+
+
+@pytest.mark.parametrize("enforce_eager", [True, False], ids=["eager", "graphs"])
+@pytest.mark.parametrize("block_size", [1, 16, 256])
+def test_long_contexts(block_size: int, enforce_eager: bool, toy: Path) -> None:
+    """Contexts of several tiles of keys, over the end of a block in the middle of a completion."""
+    limits = {**ROOMY, "block_size": block_size, "num_kvcache_blocks": 4096 // block_size, "max_model_len": 1024}
+    asked = prompts(700, 250, 513)
+    expected, _ = engine_tokens(toy, asked, 20, device="cpu", **limits)
+    assert engine_tokens(toy, asked, 20, device="cuda", enforce_eager=enforce_eager, **limits)[0] == expected
+
+
+def test_chunks_that_nobody_waits_for(toy: Path) -> None:
+    """The host prepares a step while the device is still busy with others: nothing that those read may be changed.
+
+    A chunk that samples no token gives the host nothing to wait for; here the device always lags behind.
+    """
+    asked = [(prompt, greedy(8)) for prompt in prompts(60, 41)]
+    limits = {"max_num_batched_tokens": 8, "block_size": 4}
+    with make_llm(toy, "cpu", **limits) as llm:
+        expected = tokens(llm, asked)
+    with make_llm(toy, **limits) as llm:
+        tokens(llm, [(prompts(30)[0][::-1], greedy(2))])  # kernels are compiled
+        seqs = [llm.add_request(*each) for each in asked]
+        chunks = 0
+        while llm.has_unfinished:
+            torch.cuda._sleep(100_000_000)  # cycles: some 50 ms
+            chunks += not any(llm.step().planned.samples)
+        assert chunks >= 8
+        assert [seq.completion_token_ids for seq in seqs] == expected
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("architecture", ["qwen3", "qwen3_moe"])
+def test_16_bits_with_graphs_and_without(architecture: str, dtype: str, tmp_path: Path) -> None:
+    """The formats that models come in: the first tokens, before rounding can lead elsewhere, are those of float32."""
+    path = make_toy(tmp_path, architecture, head_dim=64)
+    asked = [(prompt, greedy(3)) for prompt in prompts(20, 11, 3)]
+    with make_llm(path, "cpu") as llm:
+        expected = tokens(llm, asked)
+    for enforce_eager in (True, False):
+        with make_llm(path, dtype=dtype, enforce_eager=enforce_eager) as llm:
+            found = tokens(llm, asked)
+        pairs = [pair for lists in zip(found, expected, strict=True) for pair in zip(*lists, strict=True)]
+        assert len(pairs) == 9 and sum(one == other for one, other in pairs) >= 7

@@ -1,0 +1,116 @@
+"""Rows with one query each: contexts of every awkward length, keys split over programs, some rows of a batch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from nvexplore.backends.kernels.decode_attention import MAX_SPLITS, decode_attention, num_splits
+from tests.kernels.attention_cases import SCALE, PagedCase, paged_case
+from tests.kernels.places import Place, trapped_memory
+
+
+def decode(case: PagedCase, *, splits: int = 1) -> torch.Tensor:
+    with trapped_memory():
+        return decode_attention(
+            case.q, case.k_cache, case.v_cache, case.block_tables, case.context_lens, SCALE, splits=splits
+        )
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "heads", "block_size"),
+    [
+        (16, (2, 2), 1),
+        (64, (3, 1), 4),
+        (80, (4, 1), 16),
+        (128, (8, 1), 16),
+        (64, (9, 3), 1),
+        (16, (40, 1), 4),
+        (80, (2, 2), 3),
+    ],
+)
+def test_contexts_around_the_end_of_a_block(
+    head_dim: int, heads: tuple[int, int], block_size: int, place: Place
+) -> None:
+    """V24: among them rows of padding, whose context is 0 and whose block is none."""
+    contexts = sorted({0, 1, 2 * block_size - 1, 2 * block_size, 2 * block_size + 1, 33})
+    case = paged_case(
+        place, [(context, 1) for context in contexts], heads=heads, head_dim=head_dim, block_size=block_size
+    )
+    case.check(decode(case))
+
+
+def test_large_blocks_and_several_tiles_of_keys(place: Place) -> None:
+    rows = [(context, 1) for context in (255, 256, 257, 0, 129, 127, 128)]
+    case = paged_case(place, rows, heads=(3, 1), head_dim=64, block_size=256)
+    case.check(decode(case))
+
+
+@pytest.mark.parametrize("splits", [1, 2, 4, 8, MAX_SPLITS])
+def test_splits_change_nothing(splits: int, place: Place) -> None:
+    """More splits than keys, more than tiles of keys, and as many as fit exactly; rows of padding too."""
+    contexts = [1, 0, 3, 64, 65] if splits > 2 else [0, 3, 65, 130]
+    case = paged_case(place, [(context, 1) for context in contexts], heads=(3, 1), head_dim=80, block_size=4)
+    case.check(decode(case, splits=splits))
+
+
+@pytest.mark.parametrize("splits", [1, 4])
+def test_a_part_of_a_batch(splits: int, place: Place) -> None:
+    """Rows 3 and 0 of a batch, in that order: nobody reads other queries, nobody writes other outputs."""
+    case = paged_case(place, [(6, 1), (9, 3), (4, 2), (70, 1), (5, 1)], heads=(4, 2), head_dim=16, block_size=4)
+    chosen = [3, 0]
+    tokens = [case.starts[row] for row in chosen]
+    others = [token for token in range(case.q.shape[0]) if token not in tokens]
+    case.q[others] = torch.nan
+    out = case.sentinels()
+    with trapped_memory():
+        decode_attention(
+            case.q, case.k_cache, case.v_cache, case.block_tables, case.context_lens, SCALE,
+            splits=splits, rows=place.ints(chosen), tokens=place.ints(tokens), out=out,
+        )  # fmt: skip
+    case.check(out, chosen)
+
+
+@pytest.mark.parametrize("splits", [1, 4])
+def test_scores_far_from_zero(splits: int, place: Place) -> None:
+    """One key outweighs all others, wherever it is; and all scores of a row are far below 0."""
+    case = paged_case(place, [(70, 1), (35, 1), (2, 1)], heads=(2, 1), head_dim=64, block_size=4, scale=50.0)
+    out = decode(case, splits=splits).double().cpu()
+    for row, (keys, values) in enumerate(zip(case.keys, case.values, strict=True)):
+        scores = torch.einsum("hd,sd->hs", case.q[row].double().cpu(), keys[:, 0].double().cpu()) * SCALE
+        expected = scores.softmax(dim=-1) @ values[:, 0].double().cpu()
+        # The weights are those of scores up to some thousand: their rounding shows in the exponent.
+        torch.testing.assert_close(out[row], expected, rtol=0, atol=0.02)
+    low = paged_case(place, [(40, 1)], heads=(2, 1), head_dim=16, block_size=4)
+    low.k_cache[low.k_cache.isfinite()] = 60.0
+    low.q.fill_(-60.0)
+    low.keys[0].fill_(60.0)  # all keys alike: the result is the mean of the values
+    torch.testing.assert_close(
+        decode(low, splits=splits)[0].float().cpu(),
+        low.values[0].float().cpu().mean(dim=0).expand(2, -1),
+        rtol=0,
+        atol=5e-3,
+    )
+
+
+def test_no_rows(place: Place) -> None:
+    case = paged_case(place, [(4, 1)], heads=(2, 1), head_dim=16, block_size=4)
+    none, out = place.ints([]), case.sentinels()
+    given = case.q, case.k_cache, case.v_cache, case.block_tables, case.context_lens, SCALE
+    assert decode_attention(*given, splits=2, rows=none, tokens=none, out=out) is out
+    case.check(out, [])
+
+
+def test_a_row_of_nan_spoils_no_other(place: Place) -> None:
+    case = paged_case(place, [(5, 1), (6, 1), (40, 1)], heads=(4, 2), head_dim=16, block_size=4)
+    healthy = decode(case, splits=2)
+    case.q[1] = torch.nan
+    found = decode(case, splits=2)
+    assert torch.equal(found[[0, 2]], healthy[[0, 2]])
+    assert found[1].isnan().all()
+
+
+def test_splits_fill_the_processors_and_are_a_power_of_two() -> None:
+    assert [num_splits(rows, 8, 132) for rows in (1, 2, 4, 8, 16, 17, 33, 256)] == [16, 16, 16, 8, 4, 2, 1, 1]
+    assert num_splits(1, 1, 10_000) == MAX_SPLITS
+    assert num_splits(1, 1, 1) == 2

@@ -1,0 +1,91 @@
+"""Whole toy models with the GPU's backend, interpreted: the tokens are those of the CPU's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from nvexplore.runner import model_runner
+from nvexplore.sampling_params import SamplingParams
+from nvexplore.toy import make_toy
+from tests.gpu.engines import check_written, greedy, make_llm, poison_last_block, run, tokens
+from tests.kernels.backends import Interpreted
+from tests.kernels.fake_graphs import use_fake_graphs
+from tests.parity import engine_tokens
+
+PROMPTS = [[*range(40, 49)], [*range(40, 49), 7], [70, 71, 72]]
+TIGHT: dict[str, Any] = {  # chunks, a prefix hit and a preemption
+    "block_size": 4,
+    "num_kvcache_blocks": 6,
+    "max_num_batched_tokens": 7,
+    "max_num_seqs": 3,
+    "max_model_len": 20,
+}
+
+
+@pytest.fixture
+def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on engines on the CPU compute with the interpreted kernels, and with graphs that are none."""
+    from nvexplore.backends.kernels.launch import IS_INTERPRETED
+
+    if not IS_INTERPRETED:
+        pytest.skip("a GPU runs the kernels here")
+
+    def create(device: torch.device, dtype: torch.dtype, *args: Any, **options: Any) -> Interpreted:
+        return Interpreted(dtype)
+
+    monkeypatch.setattr(model_runner, "create_backend", create)
+    use_fake_graphs(monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "policy"),
+    [("llama", "prefill_first"), ("qwen2", "mixed"), ("qwen3", "mixed"), ("qwen3_moe", "prefill_first")],
+)
+def test_greedy_tokens_are_those_of_the_cpu(
+    architecture: str, policy: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    path = make_toy(tmp_path, architecture, num_layers=1)
+    options = {**TIGHT, "device": "cpu", "policy": policy, "enforce_eager": architecture != "qwen3"}
+    expected, figures = engine_tokens(path, PROMPTS, 4, **options)
+    assert figures["chunked_prefills"] and figures["preemptions"] and figures["hit_tokens"], figures
+    request.getfixturevalue("interpreted")
+    assert engine_tokens(path, PROMPTS, 4, **options) == (expected, figures)
+
+
+def test_a_graph_with_rows_of_padding(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """V24, N12: three rows, then two, then one, in graphs of 4, 2 and 1; some of them ask the sampler for more."""
+    path = make_toy(tmp_path, "llama", num_layers=1)
+    asked = [
+        ([60, 61, 62, 63, 64], greedy(4, repetition_penalty=1.3)),
+        ([70, 71], SamplingParams(temperature=1, max_tokens=3, ignore_eos=True, top_k=1)),
+        ([72, 73, 74], greedy(2)),
+    ]
+    limits = {"block_size": 4, "num_kvcache_blocks": 16, "max_model_len": 16, "max_num_seqs": 4}
+    with make_llm(path, "cpu", **limits) as llm:
+        expected = tokens(llm, asked)
+    request.getfixturevalue("interpreted")
+    with make_llm(path, "cpu", **limits) as llm:
+        poison_last_block(llm)
+        seqs, records = run(llm, asked)
+        assert [seq.completion_token_ids for seq in seqs] == expected
+        check_written(llm, records)
+        how = [(r.planned.graph_size, r.planned.padding, r.planned.eager_reason) for r in records]
+        assert how == [(None, None, "prefill"), (4, 1, None), (2, 0, None), (1, 0, None)]
+    assert llm.is_closed
+
+
+def test_draws_in_a_graph_and_without(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """Equal seeds, equal tokens, in whatever row."""
+    path = make_toy(tmp_path, "qwen3", num_layers=1)
+    request.getfixturevalue("interpreted")
+    drawn = [SamplingParams(temperature=1, max_tokens=3, ignore_eos=True, seed=seed) for seed in (5, 6, 5)]
+    found = []
+    for enforce_eager in (True, False):
+        with make_llm(path, "cpu", max_num_seqs=3, max_model_len=16, enforce_eager=enforce_eager) as llm:
+            found.append(tokens(llm, [([70, 71, 72], params) for params in drawn]))
+    assert found[0] == found[1]
+    assert found[0][0] == found[0][2] != found[0][1]
