@@ -12,6 +12,9 @@ from nvexplore.engine.limits import EngineLimits
 from nvexplore.engine.policy import Policy, make_policy
 
 DEFAULT_MAX_MODEL_LEN = 4096
+_BLOCK_SIZE = 16
+_FLASH_ATTN_BLOCK_SIZE = 256  # flash-attn 2 takes multiples of it only, and flash-attn-4 is fastest with it
+_AttentionName = Literal["auto", "torch", "triton", "flash_attn"]
 _DEFAULTS = {
     "cpu": {"max_num_seqs": 32, "max_num_batched_tokens": 512},
     "cuda": {"max_num_seqs": 512, "max_num_batched_tokens": 16_384},
@@ -59,7 +62,12 @@ class EngineConfig(BaseModel):
         "max_model_len",
         ge=1,
     )
-    block_size: int = _option(16, "tokens a KV block", "kvcache_block_size", ge=1)
+    block_size: int | None = _option(
+        None,
+        f"tokens a KV block; None: {_BLOCK_SIZE}, or {_FLASH_ATTN_BLOCK_SIZE} where `flash_attn` is asked for",
+        "kvcache_block_size",
+        ge=1,
+    )
     num_kvcache_blocks: int | None = _option(
         None,
         "KV blocks in the pool; None: as many as fit (at most 1 GiB on a CPU)",
@@ -82,14 +90,25 @@ class EngineConfig(BaseModel):
         "who runs first: `prefill_first` runs prompts before decoding; `mixed` decodes in every step and gives prompts "
         "the rest of the budget; or a Policy object of your own",
     )
-    attention_backend: Literal["auto", "torch", "triton"] = _option(
-        "auto", "implementation of attention: `torch` on a CPU, `triton` on a GPU; auto: the best there is"
+    attention_backend: _AttentionName = _option(
+        "auto",
+        "implementation of attention: `torch` on a CPU; `triton`, or the packages flash-attn or flash-attn-4 as "
+        "`flash_attn`, on a GPU; auto: the fastest that fits",
+    )
+    prefill_backend: _AttentionName | None = _option(
+        None, "attention of steps with prompt tokens; None: what `attention_backend` says"
+    )
+    decode_backend: _AttentionName | None = _option(
+        None, "attention of steps with decode rows alone; None: what `attention_backend` says"
     )
     device: str = _option("auto", "where the model runs: `cpu`, `cuda` or `cuda:1`; auto: the GPU where there is one")
     gpu_memory_utilization: float = _option(
         0.9, "share of the GPU's memory that weights, steps and KV pool may take", "gpu_memory_utilization", gt=0, le=1
     )
     enforce_eager: bool = _option(False, "capture no CUDA graphs", "enforce_eager")
+    compile_layers: bool = _option(
+        False, "on a GPU: norms, rotation, SiLU and sampler by torch.compile, as nano-vLLM's are, not by fused kernels"
+    )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = _option(
         "auto", "number format of weights and KV; auto: the checkpoint's"
     )
@@ -110,9 +129,16 @@ class EngineConfig(BaseModel):
             raise ValueError("; ".join(problems)) from None
 
     def on(self, device_type: str) -> Self:
-        """These options with the defaults that depend on the device ("cpu" or "cuda") filled in."""
-        defaults = _DEFAULTS[device_type]
+        """These options with the defaults that depend on the device ("cpu" or "cuda") and on each other filled in."""
+        asked = (self.prefill_backend or self.attention_backend, self.decode_backend or self.attention_backend)
+        block_size = _FLASH_ATTN_BLOCK_SIZE if "flash_attn" in asked else _BLOCK_SIZE
+        defaults = {"block_size": block_size, **_DEFAULTS[device_type]}
         return self.model_copy(update={name: v for name, v in defaults.items() if getattr(self, name) is None})
+
+    def backend_options(self) -> dict[str, Any]:
+        """The options that decide what computes, by the names that ``create_backend`` gives them."""
+        names = ("attention_backend", "prefill_backend", "decode_backend", "compile_layers", "gpu_memory_utilization")
+        return {name: getattr(self, name) for name in names}
 
     def model_len(self, max_position_embeddings: int) -> int:
         """The length limit for a model that was made for ``max_position_embeddings`` positions."""
@@ -127,7 +153,7 @@ class EngineConfig(BaseModel):
 
     def limits(self, *, num_blocks: int, max_model_len: int) -> EngineLimits:
         """The engine's limits once the pool's size is known."""
-        if self.max_num_seqs is None or self.max_num_batched_tokens is None:
+        if self.max_num_seqs is None or self.max_num_batched_tokens is None or self.block_size is None:
             return self.on("cpu").limits(num_blocks=num_blocks, max_model_len=max_model_len)
         return EngineLimits(
             num_blocks=num_blocks,

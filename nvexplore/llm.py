@@ -49,6 +49,7 @@ class LLM:
         device = resolve_device(asked.device)
         self.config = config = asked.on(device.type)
         assert config.max_num_seqs is not None and config.max_num_batched_tokens is not None
+        assert config.block_size is not None
         self.path = resolve_checkpoint(model)
         self.model_config = ModelConfig.from_path(self.path)
         max_model_len = config.model_len(self.model_config.max_positions)
@@ -64,11 +65,10 @@ class LLM:
             max_num_batched_tokens=config.max_num_batched_tokens,
             max_num_seqs=config.max_num_seqs,
             max_model_len=max_model_len,
-            attention_backend=config.attention_backend,
-            gpu_memory_utilization=config.gpu_memory_utilization,
             enforce_eager=config.enforce_eager,
             seed=config.seed,
             progress=LoadProgress(),
+            **config.backend_options(),
         )
         self._engine: Engine | None = Engine(
             config.limits(num_blocks=self.runner.num_blocks, max_model_len=max_model_len),

@@ -14,37 +14,28 @@ from nvexplore.engine.events import Snapshot, StepRecord
 from nvexplore.engine.sequence import Sequence
 from nvexplore.explore.state import State
 from nvexplore.sampling_params import SamplingParams
+from tests import faults
 from tests.engine_state import deep_state
 from tests.fakes import check_invariants, free_run, next_id, run_to_end, toy_engine
 
 STRIDE = 41
 
 
-class InterruptAt:
-    """Raises KeyboardInterrupt at the n-th call or return, Python's and C's, inside the engine."""
-
-    def __init__(self, nth: int) -> None:
-        self.left = nth
+class InterruptAt(faults.InterruptAt):
+    """As there, but not where Python would swallow it: while a generator is closed."""
 
     def __call__(self, frame: FrameType, event: str, arg: Any) -> None:
-        code = frame.f_code
-        # What is raised while a generator is closed goes nowhere.
-        if "/nvexplore/engine/" in code.co_filename.replace("\\", "/") and code.co_name != "<genexpr>":
-            self.left -= 1
-            if self.left == 0:
-                sys.setprofile(None)
-                raise KeyboardInterrupt
+        if frame.f_code.co_name != "<genexpr>":
+            super().__call__(frame, event, arg)
 
 
 def interrupted(call: Callable[[], object], nth: int) -> bool:
     """Whether ``call`` was interrupted at its ``nth`` boundary; False: it has fewer, and came to its end."""
-    sys.setprofile(InterruptAt(nth))
     try:
-        call()
+        with InterruptAt(nth):
+            call()
     except KeyboardInterrupt:
         return True
-    finally:
-        sys.setprofile(None)
     return False
 
 

@@ -15,23 +15,46 @@ def create_backend(
     dtype: torch.dtype,
     attention_backend: str = "auto",
     *,
+    prefill_backend: str | None = None,
+    decode_backend: str | None = None,
+    block_size: int = 16,
+    head_dim: int | None = None,
+    compile_layers: bool = False,
     gpu_memory_utilization: float = 0.9,
 ) -> Backend:
     """Make the backend for ``device``; ValueError names what is not supported and what is.
 
-    dtype: of weights, activations and KV; attention_backend: "auto" or a name that the device has.
+    dtype: of weights, activations and KV; attention_backend: "auto" or a name that the device has; prefill_backend,
+    decode_backend: another one for steps with prefill rows, or without. block_size: of the KV pool; head_dim: of the
+    model, where it is known: not every attention backend takes every one.
+    compile_layers: torch.compile in place of fused kernels.
     gpu_memory_utilization: the share of a GPU's memory that the engine may use.
     """
     device = resolve_device(device)
     if dtype not in (torch.float32, torch.bfloat16, torch.float16):
         raise ValueError(f"dtype={dtype}: must be float32, bfloat16 or float16")
+    if compile_layers and device.type == "cpu":
+        # Ignored, it would leave somebody who measures what compiling gains with a figure that shows nothing.
+        raise ValueError("compile_layers=True: layers are compiled for a GPU only, and device is 'cpu'; leave it out")
+    attention = create_attention(
+        attention_backend,
+        device,
+        dtype,
+        prefill=prefill_backend,
+        decode=decode_backend,
+        block_size=block_size,
+        head_dim=head_dim,
+    )
     if device.type == "cpu":
         from nvexplore.backends.cpu import CpuBackend
 
-        return CpuBackend(dtype, create_attention(attention_backend, device, dtype))
+        return CpuBackend(dtype, attention)
+    if compile_layers:
+        from nvexplore.backends.compiled_layers import CompiledCudaBackend
+
+        return CompiledCudaBackend(device, dtype, attention, utilization=gpu_memory_utilization)
     from nvexplore.backends.cuda import CudaBackend
 
-    attention = create_attention(attention_backend, device, dtype)
     return CudaBackend(device, dtype, attention, utilization=gpu_memory_utilization)
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from nvexplore.backends.attention import PagedAttention
+from nvexplore.backends.attention.by_phase import names_by_phase
 from nvexplore.backends.base import Backend
 from nvexplore.backends.cuda_graphs import DecodeGraphs
 from nvexplore.backends.grouped_experts import grouped_experts
@@ -24,6 +25,7 @@ from nvexplore.backends.kernels.gumbel import gumbel_sample
 from nvexplore.backends.kernels.qk_norm_rope_store import qk_norm_rope_store
 from nvexplore.backends.kernels.silu_mul import silu_mul
 from nvexplore.backends.routing import route
+from nvexplore.backends.staging import Staging
 from nvexplore.engine.batch import Dispatch
 from nvexplore.layers.attention import Attention
 from nvexplore.layers.controls import apply_controls
@@ -54,26 +56,22 @@ class CudaBackend(Backend):
         self._utilization = utilization
         self._graphs: DecodeGraphs | None = None
         self._no_graphs = "enforce_eager"
-        self._staging: Tensor | None = None
+        self._staging = Staging(device)
         # What other engines of this process hold is not this one's.
         self._held_before = torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
 
     # --- once an engine, once a step ---
 
     def staging(self, size: int) -> Tensor:
-        """[size] int32 in page-locked memory, which the device reads without the host waiting; the next call's too."""
-        if self.device.type == "cpu":
-            return torch.empty(size, dtype=torch.int32)
-        if self._staging is None or self._staging.shape[0] < size:
-            self._staging = torch.empty(2 * size, dtype=torch.int32, pin_memory=True)
-        return self._staging[:size]
+        return self._staging.take(size)
 
     def begin(self, batch: ForwardBatch) -> ForwardBatch:
         moved = batch.to(self.device)
+        self._staging.sent()
         return replace(moved, plan=self._attention.plan(batch, moved))
 
     def dispatch(self, num_prefill: int, num_decode: int) -> Dispatch:
-        name = self._attention.name
+        prefill, decode = names_by_phase(self._attention, num_prefill, num_decode)
         size = None
         if num_prefill:
             why: str | None = "prefill"
@@ -86,8 +84,8 @@ class CudaBackend(Backend):
             graph_size=size,
             padding=None if size is None else size - num_decode,
             eager_reason=why,
-            prefill_backend=name if num_prefill else None,
-            decode_backend=name if num_decode else None,
+            prefill_backend=prefill,
+            decode_backend=decode,
         )
 
     def capture(self, model: CausalLM, *, max_num_seqs: int, max_blocks: int, block_size: int, progress: bool) -> None:
@@ -122,7 +120,8 @@ class CudaBackend(Backend):
         self._attention.close()
         if self._graphs is not None:
             self._graphs.close()
-        self._graphs, self._no_graphs, self._staging = None, "the engine is closed", None
+        self._graphs, self._no_graphs = None, "the engine is closed"
+        self._staging.close()
 
     # --- operations ---
 
@@ -174,7 +173,9 @@ class CudaBackend(Backend):
 
     def replay(self, batch: DecodeBatch) -> Tensor:
         assert self._graphs is not None  # dispatch named a size
-        return self._graphs.replay(batch)
+        ids = self._graphs.replay(batch)
+        self._staging.sent()
+        return ids
 
     def step(self, model: CausalLM, batch: ForwardBatch) -> Tensor:
         hidden = model.forward(self, batch)

@@ -81,16 +81,14 @@ class DecodeGraphs:
         device = self._backend.device
         before = torch.cuda.memory_reserved(device)
         pool = torch.cuda.graph_pool_handle()
-        stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         with closing(progress_bar(len(self._sizes), progress, desc="capture", unit="graph")) as bar:
             for size in reversed(self._sizes):
                 batch = self._batch_of(size)
-                stream.wait_stream(torch.cuda.current_stream(device))
-                with torch.cuda.stream(stream):
-                    self._run(model, batch)  # compiles kernels and makes cuBLAS choose, which a capture may not
-                torch.cuda.current_stream(device).wait_stream(stream)
+                self._run(model, batch)  # compiles kernels and makes cuBLAS choose, which a capture may not
+                torch.cuda.synchronize(device)
                 graph = torch.cuda.CUDAGraph()
-                with torch.cuda.graph(graph, pool=pool, stream=stream):
+                # On torch's own capture stream: cuBLAS keeps memory for each stream it has ever seen.
+                with torch.cuda.graph(graph, pool=pool):
                     logits, ids = self._run(model, batch)
                 self._graphs[size] = graph, batch, logits, ids
                 bar.update(1)

@@ -26,7 +26,7 @@ def grouped_experts(x: Tensor, weights: Tensor, chosen: Tensor, gate_up_proj: Te
     results = results * weights.flatten()[order, None]
     in_order = torch.empty_like(results)
     in_order[order] = results
-    return in_order.view(num_tokens, top_k, -1).sum(dim=1)
+    return in_order.view(num_tokens, top_k, down_proj.shape[1]).sum(dim=1)
 
 
 def _grouped(x: Tensor, weight: Tensor, ends: Tensor, experts: Tensor) -> Tensor:

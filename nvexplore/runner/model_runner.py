@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -59,13 +59,15 @@ class ModelRunner:
         max_num_batched_tokens: int,
         max_num_seqs: int,
         max_model_len: int,
-        attention_backend: str = "auto",
-        gpu_memory_utilization: float = 0.9,
         enforce_eager: bool = False,
         seed: int = 0,
         progress: Progress | None = None,
+        **backend_options: Any,
     ) -> None:
-        """Load the checkpoint in ``path``, make the pool, run one token; a ValueError names what is wrong."""
+        """Load the checkpoint in ``path``, make the pool, run one token; a ValueError names what is wrong.
+
+        backend_options: what ``create_backend`` takes beside these.
+        """
         check_int("block_size", block_size, minimum=1)
         check_int("max_num_seqs", max_num_seqs, minimum=1)
         check_int("max_num_batched_tokens", max_num_batched_tokens, minimum=1)
@@ -79,7 +81,7 @@ class ModelRunner:
         self._tables = BlockTables()
         self._closed = False
         self.backend = create_backend(
-            device, self.dtype, attention_backend, gpu_memory_utilization=gpu_memory_utilization
+            device, self.dtype, block_size=block_size, head_dim=model_config.head_dim, **backend_options
         )
         device = self.backend.device
         self.model = CausalLM(model_config, max_positions=max_model_len, placement=Placement(self.dtype, device))
@@ -188,7 +190,11 @@ class ModelRunner:
     def dispatch(self, batch: ScheduledBatch) -> Dispatch:
         """Say how ``run`` would run this batch; touches no device."""
         num_prefill = sum(batch.is_prefill)
-        return self.backend.dispatch(num_prefill, len(batch.is_prefill) - num_prefill)
+        found = self.backend.dispatch(num_prefill, len(batch.is_prefill) - num_prefill)
+        if found.graph_size is not None and any(seq.logprobs is not None for seq in batch.seqs):
+            # Those of decode rows: a graph keeps no logits that are read while it may run again.
+            return found._replace(graph_size=None, padding=None, eager_reason="log probabilities")
+        return found
 
     def close(self) -> None:
         """Free the weights and the pool; may be called again. A closed runner runs nothing more."""

@@ -18,7 +18,8 @@ from nvexplore.runner.packing import decode_shapes, packed_size
 from tests.gpu.engines import ROOMY, greedy, make_llm, prompts, tokens
 from tests.kernels.backends import rows
 
-pytestmark = pytest.mark.gpu
+# The packages and the compiler of flash-attn-4 warn of things of their own.
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
 
 DEVICE = torch.device("cuda", 0)
 HEADS, KV_HEADS, SCALE, POOL = 16, 8, 0.09, 40_960  # slots in the pool

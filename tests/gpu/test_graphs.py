@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -80,6 +81,13 @@ def test_what_ran_before_in_a_graph_leaves_no_trace(toy: Path) -> None:
         assert tokens(llm, short) == expected
 
 
+def set_mode(mode: str | int) -> None:
+    """What torch does where the host waits for the device; it warns that this is a prototype of theirs."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.cuda.set_sync_debug_mode(mode)
+
+
 @pytest.fixture
 def errors_where_the_host_waits(monkeypatch: pytest.MonkeyPatch) -> Callable[[], AbstractContextManager[None]]:
     """A context in which everything that waits for the device raises, but for reading results with ``tolist``."""
@@ -87,21 +95,21 @@ def errors_where_the_host_waits(monkeypatch: pytest.MonkeyPatch) -> Callable[[],
 
     def tolist(tensor: torch.Tensor) -> Any:
         mode = torch.cuda.get_sync_debug_mode()
-        torch.cuda.set_sync_debug_mode("default")
+        set_mode("default")
         try:
             return plain(tensor)
         finally:
-            torch.cuda.set_sync_debug_mode(mode)
+            set_mode(mode)
 
     @contextmanager
     def watched() -> Iterator[None]:
         with monkeypatch.context() as patch:
             patch.setattr(torch.Tensor, "tolist", tolist)
-            torch.cuda.set_sync_debug_mode("error")
             try:
+                set_mode("error")
                 yield
             finally:
-                torch.cuda.set_sync_debug_mode("default")
+                set_mode("default")
 
     return watched
 

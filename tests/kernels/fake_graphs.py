@@ -69,6 +69,7 @@ def use_fake_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
         "graph": capturing,
         "graph_pool_handle": object,
         "memory_reserved": lambda device: 0,
+        "synchronize": lambda device=None: None,
     }
     for name, fake in fakes.items():
         monkeypatch.setattr(torch.cuda, name, fake)

@@ -2,28 +2,59 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import torch
 
 from nvexplore.backends.attention.base import PagedAttention
-
-# Which implementations run where, the preferred one first.
-_BY_DEVICE: Final = {"cpu": ("torch",), "cuda": ("triton",)}
+from nvexplore.backends.attention.choice import Facts, choose, installed_packages
 
 
-def create_attention(name: str, device: torch.device, dtype: torch.dtype) -> PagedAttention:
-    """Make the implementation ``name`` ("auto": the best for ``device``); ValueError lists what there is."""
-    names = _BY_DEVICE.get(device.type, ())
-    chosen = names[0] if name == "auto" and names else name
-    if chosen not in names:
-        raise ValueError(
-            f"attention_backend={name!r}: not available on {device.type} (available: auto, {', '.join(names)})"
-        )
+def create_attention(
+    name: str,
+    device: torch.device,
+    dtype: torch.dtype,
+    *,
+    prefill: str | None = None,
+    decode: str | None = None,
+    block_size: int = 16,
+    head_dim: int | None = None,
+) -> PagedAttention:
+    """Make the implementation ``name`` ("auto": the best for ``device``); ValueError says what does not fit and why.
+
+    prefill, decode: names for steps with prefill rows and without, where these are to differ from ``name``.
+    """
+    on_gpu = device.type == "cuda"
+    facts = Facts(
+        device_type=device.type,
+        dtype=dtype,
+        block_size=block_size,
+        head_dim=head_dim,
+        capability=torch.cuda.get_device_capability(device) if on_gpu else None,
+        installed=installed_packages() if on_gpu else frozenset(),
+    )
+    prefills, decodes = (
+        choose(*(("attention_backend", name) if asked is None else (f"{phase}_backend", asked)), phase, facts)
+        for phase, asked in (("prefill", prefill), ("decode", decode))
+    )
+    if prefills == decodes:
+        return _make(decodes, device, dtype)
+    from nvexplore.backends.attention.by_phase import AttentionByPhase
+
+    return AttentionByPhase(_make(prefills, device, dtype), _make(decodes, device, dtype))
+
+
+def _make(chosen: str, device: torch.device, dtype: torch.dtype) -> PagedAttention:
     if chosen == "triton":
         from nvexplore.backends.attention.triton_paged import TritonPagedAttention
 
         return TritonPagedAttention(torch.cuda.get_device_properties(device).multi_processor_count)
+    if chosen == "flash_attn_2":
+        from nvexplore.backends.attention.flash_attn import FlashAttention2
+
+        return FlashAttention2()
+    if chosen == "flash_attn_4":
+        from nvexplore.backends.attention.flash_attn import FlashAttention4
+
+        return FlashAttention4()
     from nvexplore.backends.attention.torch_paged import TorchPagedAttention
 
     return TorchPagedAttention(dtype)

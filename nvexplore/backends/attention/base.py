@@ -17,7 +17,8 @@ class PagedAttention(Protocol):
     def plan(self, host: ForwardBatch, batch: ForwardBatch | None = None) -> Any:
         """Work out, once a step, what all layers need: indices, masks, splits. Opaque to everybody else.
 
-        host: the batch as it was built; batch: the same on the device, where that is another.
+        host: the batch as it was built; batch: the same on the device, where that is another. A batch that comes alone
+        may be a graph's, whose tensors are filled anew before each ``forward``; its tables then hold no -1.
         """
         ...
 

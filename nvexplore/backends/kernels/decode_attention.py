@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from nvexplore.backends.kernels.launch import IS_INTERPRETED, power_of_2
+from nvexplore.backends.kernels.launch import IS_INTERPRETED, check_queries, power_of_2
 
 MAX_SPLITS = 16
 _LOG2_E = 1.4426950408889634
@@ -132,6 +132,7 @@ def decode_attention(
     rows, tokens: [n] int32, which rows to attend for and where their queries are; without them all rows.
     out: where to write; tokens that belong to no row keep what it holds.
     """
+    check_queries(q)
     num_heads, head_dim = q.shape[1:]
     block_size, num_kv_heads = k_cache.shape[1:3]
     group = num_heads // num_kv_heads

@@ -16,3 +16,9 @@ def check_rows(name: str, x: Tensor) -> None:
     """Kernels walk along rows without gaps; ValueError for a tensor whose last dimension has a stride."""
     if x.stride(-1) != 1:
         raise ValueError(f"{name}: the last dimension of {tuple(x.shape)} has stride {x.stride(-1)}: it must be 1")
+
+
+def check_queries(q: Tensor) -> None:
+    """ValueError for queries that do not lie one after another."""
+    if not q.is_contiguous():
+        raise ValueError(f"q of shape {tuple(q.shape)} and strides {q.stride()}: not contiguous")

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from nvexplore.backends.kernels.launch import IS_INTERPRETED, power_of_2
+from nvexplore.backends.kernels.launch import IS_INTERPRETED, check_queries, power_of_2
 
 _LOG2_E = 1.4426950408889634
 
@@ -139,6 +139,7 @@ def prefill_attention(
     tile_rows, tile_firsts: [tiles] int32, the row of each tile and which of the row's tokens is its first; a tile has
     ``tile_shape(...).tokens(group)`` of them.
     """
+    check_queries(q)
     num_heads, head_dim = q.shape[1:]
     block_size, num_kv_heads = k_cache.shape[1:3]
     group = num_heads // num_kv_heads

@@ -16,13 +16,14 @@ def _spread_tables(source_ptr, width_ptr, out_ptr, out_stride, WIDTH: tl.constex
     width = tl.load(width_ptr)
     is_in = (at < width) & (at < out_stride)
     blocks = tl.load(source_ptr + row.to(tl.int64) * width + at, mask=is_in)
-    tl.store(out_ptr + row.to(tl.int64) * out_stride + at, blocks, mask=is_in)
+    # Attention that is not ours may look a block up that no context reaches: -1 would be outside of the pool.
+    tl.store(out_ptr + row.to(tl.int64) * out_stride + at, tl.maximum(blocks, 0), mask=is_in)
 
 
 def spread_tables(source: Tensor, width: Tensor, out: Tensor) -> None:
     """Copy rows of ``width`` [1] int32 columns, packed in ``source``, to the first columns of out [N, widest].
 
-    Columns beyond keep what they hold: no context reaches them.
+    The -1 that pad a row become 0. Columns beyond keep what they hold: no context reaches them.
     """
     rows, widest = out.shape
     tile = min(_WIDEST, power_of_2(widest))
