@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from nvexplore.bench import serving
-from nvexplore.random_model import SHAPES, write_random_model
 from nvexplore.bench.servers import make_server
 from nvexplore.bench.serving import Figure, Serving
 from nvexplore.bench.serving_compare import compare_servers, table
 from nvexplore.model_config import ModelConfig
+from nvexplore.random_model import SHAPES, write_random_model
 
 
 class Clock:

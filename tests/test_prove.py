@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -140,6 +142,8 @@ class TestSeveralProcesses:
     @pytest.fixture(autouse=True)
     def two(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(_chunks, "PROCESSES", 2)
+        # Tests of IPython leave a main module of its own kind, which multiprocessing does not know how to start again.
+        monkeypatch.setitem(sys.modules, "__main__", ModuleType("__main__"))
 
     @staticmethod
     def proof(run_chunk: Callable[[range], Figures] = _example.count) -> Proof:

@@ -11,7 +11,11 @@ from nvexplore.toy import make_toy
 from tests.gpu.engines import greedy, make_llm, prompts, tokens
 
 # The compiler wants float32 to be rounded to 19 bits.
-pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores")]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:torch"),
+]
 
 PROMPTS = prompts(30, 9, 1, 17, 22)
 

@@ -27,8 +27,11 @@ from tests.kernels.places import Place
 from tests.kernels.test_cuda_backend import controls
 from tests.parity import engine_tokens
 
-# On a GPU the compiler wants float32 to be rounded to 19 bits.
-pytestmark = pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores")
+# On a GPU the compiler wants float32 to be rounded to 19 bits, and uses what torch itself calls deprecated.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:torch"),
+]
 
 ROWS = ((10, 1), (0, 7), (33, 1), (5, 6), (0, 1))
 
