@@ -1,4 +1,4 @@
-"""The ``nvexplore`` command. The notebook that it ships is executed by nbmake, not here."""
+"""The ``nvexplore`` command. The notebooks that it ships are executed in test_notebooks."""
 
 from __future__ import annotations
 

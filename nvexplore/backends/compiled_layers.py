@@ -50,6 +50,8 @@ class CompiledCudaBackend(CudaBackend):
     ) -> None:
         super().__init__(device, dtype, attention, utilization=utilization)
         functions = (rms_norm, add_rms_norm, norm_rope, silu_mul, draw)
+        # Loaded and not counted: torch 2.11's compiler takes what is counted, times a large constant, for a 32-bit index.
+        self._token_ids = torch.empty(0, dtype=torch.int64, device=device)
         self._compiled = {function.__name__: _compiled(function, compiler) for function in functions}
 
     def add_rms_norm(self, x: Tensor, residual: Tensor | None, norm: RMSNorm) -> tuple[Tensor, Tensor]:
@@ -72,7 +74,10 @@ class CompiledCudaBackend(CudaBackend):
     def sample(self, logits: Tensor, batch: ForwardBatch) -> Tensor:
         if batch.controls is not None:
             logits = apply_controls(logits.float(), batch.temperatures, batch.controls)
-        ids: Tensor = self._compiled["draw"](logits, batch.temperatures, batch.sample_keys)
+        vocab = logits.shape[1]
+        if self._token_ids.shape[0] != vocab:
+            self._token_ids = torch.arange(vocab, device=logits.device)
+        ids: Tensor = self._compiled["draw"](logits, batch.temperatures, batch.sample_keys, self._token_ids)
         return ids
 
 
@@ -116,10 +121,12 @@ def silu_mul(gate_up: Tensor) -> Tensor:
     return (functional.silu(gate) * up).to(gate_up.dtype)
 
 
-def draw(logits: Tensor, temperatures: Tensor, sample_keys: Tensor) -> Tensor:
-    """``kernels.gumbel.gumbel_sample`` in torch: the same ids from the same keys, in one pass when compiled."""
-    ids = torch.arange(logits.shape[1], device=logits.device)
-    r = (_random_bits(sample_keys[:, None], ids).float() + 0.5) * 2.0**-32
+def draw(logits: Tensor, temperatures: Tensor, sample_keys: Tensor, token_ids: Tensor) -> Tensor:
+    """``kernels.gumbel.gumbel_sample`` in torch: the same ids from the same keys, in one pass when compiled.
+
+    token_ids: [vocab] int64, 0 and up.
+    """
+    r = (_random_bits(sample_keys[:, None], token_ids).float() + 0.5) * 2.0**-32
     # As in the kernel: exact where r is small and wins, and never infinite.
     series = r * (1.0 + r * (0.5 + r * (0.33333333 + r * 0.25)))
     exponential = torch.where(r < 0.01, series, -torch.log((1.0 - r).clamp(min=3e-8)))

@@ -96,7 +96,7 @@ def test_draws_are_those_of_the_fused_sampler(vocab: int, place: Place) -> None:
     assert (keys < 0).any() and (keys > 2**32).any()
     logits = place.randn(6, vocab, scale=3.0)
     kept = logits.clone()
-    found = draw(logits, temperatures, keys)
+    found = draw(logits, temperatures, keys, torch.arange(logits.shape[1], device=logits.device))
     assert found.dtype == torch.int64 and torch.equal(logits, kept)
     assert found.tolist() == gumbel_sample(logits, temperatures, keys).tolist()
     if vocab >= 4096:
@@ -112,7 +112,8 @@ def test_ties_and_broken_rows(device: torch.device) -> None:
     logits[4, 7] = math.nan
     logits[5, :4097] = -math.inf
     temperatures = torch.tensor([0.0, 0.0, 1.0, 1.0, 1.0, 0.0], device=device)
-    assert draw(logits, temperatures, torch.arange(6, device=device)).tolist() == [1500, -1, -1, -1, -1, 4097]
+    rows, ids = (torch.arange(size, device=device) for size in logits.shape)
+    assert draw(logits, temperatures, rows, ids).tolist() == [1500, -1, -1, -1, -1, 4097]
 
 
 def test_controls_change_the_logits_before_the_draw(device: torch.device) -> None:

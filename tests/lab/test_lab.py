@@ -76,7 +76,7 @@ def test_buttons_run_pause_and_step(open_notebook: Open, tmp_path: Path) -> None
     notebook = open_notebook("buttons.ipynb", [LOAD, long, "%config NvExplore.live_hz = 50", "%nvx_watch"])
     notebook.run_all()
     page = notebook.page
-    status, blocks = page.locator(".nvx-status"), page.locator(BLOCKS)
+    status = page.locator(".nvx-status")
     page.locator(".nvx-status:has-text('paused')").wait_for()
     for step in (1, 2, 3):
         page.click("[data-command=step]")
@@ -101,5 +101,5 @@ def test_buttons_run_pause_and_step(open_notebook: Open, tmp_path: Path) -> None
     notebook.python("%config NvExplore.live_hz = 0")
     page.click("[data-command=run]")
     page.locator(".nvx-status:has-text('idle')").wait_for()
-    assert blocks.get_attribute("data-step") == "500"
+    page.locator(f"{BLOCKS}[data-step='500']").wait_for()  # drawn a frame after the button's word
     assert notebook.python("print(len(loaded.session.requests[0].token_ids))") == "500"
