@@ -51,7 +51,7 @@ class CompiledCudaBackend(CudaBackend):
         super().__init__(device, dtype, attention, utilization=utilization)
         functions = (rms_norm, add_rms_norm, norm_rope, silu_mul, draw)
         # Loaded and not counted: torch 2.11's compiler takes what is counted, times a large constant, for a 32-bit index.
-        self._token_ids = torch.empty(0, dtype=torch.int64, device=device)
+        self._token_ids: Tensor | None = None
         self._compiled = {function.__name__: _compiled(function, compiler) for function in functions}
 
     def add_rms_norm(self, x: Tensor, residual: Tensor | None, norm: RMSNorm) -> tuple[Tensor, Tensor]:
@@ -75,7 +75,7 @@ class CompiledCudaBackend(CudaBackend):
         if batch.controls is not None:
             logits = apply_controls(logits.float(), batch.temperatures, batch.controls)
         vocab = logits.shape[1]
-        if self._token_ids.shape[0] != vocab:
+        if self._token_ids is None or self._token_ids.shape[0] != vocab:
             self._token_ids = torch.arange(vocab, device=logits.device)
         ids: Tensor = self._compiled["draw"](logits, batch.temperatures, batch.sample_keys, self._token_ids)
         return ids
