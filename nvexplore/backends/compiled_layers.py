@@ -50,7 +50,7 @@ class CompiledCudaBackend(CudaBackend):
     ) -> None:
         super().__init__(device, dtype, attention, utilization=utilization)
         functions = (rms_norm, add_rms_norm, norm_rope, silu_mul, draw)
-        # Loaded and not counted: torch 2.11's compiler takes what is counted, times a large constant, for a 32-bit index.
+        # Loaded and not counted: torch 2.11's compiler takes what is counted, times a large constant, for an int32.
         self._token_ids: Tensor | None = None
         self._compiled = {function.__name__: _compiled(function, compiler) for function in functions}
 
