@@ -19,16 +19,22 @@ from typing import NoReturn
 
 from nvexplore import __version__
 from nvexplore.bench.command import add_command as add_bench
+from nvexplore.command_error import CommandError
 
 FIRST_NOTEBOOK = "01_first_steps.ipynb"
 # What `demo` needs beyond the core, by the names they are imported under.
 DEMO_MODULES = ("torch", "transformers", "ipywidgets", "anywidget", "ipykernel", "jupyterlab", "nbclient")
-INFO_DISTRIBUTIONS = ("torch", "transformers", "triton", "flash-attn", "jupyterlab", "ipykernel", "anywidget")
+INFO_DISTRIBUTIONS = (
+    "torch",
+    "transformers",
+    "triton",
+    "flash-attn",
+    "flash-attn-4",
+    "jupyterlab",
+    "ipykernel",
+    "anywidget",
+)
 PACKAGE = Path(__file__).resolve().parent
-
-
-class CommandError(Exception):
-    """What went wrong, in one sentence for the person at the terminal."""
 
 
 def notebooks_path() -> Path:

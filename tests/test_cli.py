@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -175,3 +176,11 @@ def test_a_wrong_command_line_shows_the_usage(argv: list[str], capsys: pytest.Ca
         cli.main(argv)
     assert stopped.value.code == 2
     assert capsys.readouterr().err.startswith("usage: nvexplore")
+
+
+def test_an_error_is_one_line_as_a_module_too() -> None:
+    """``make demo`` runs the command as a module, whose name is then ``__main__``."""
+    command = [sys.executable, "-m", "nvexplore.cli", "bench", "--scheduler", "--peer", "nano-vllm"]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(CHECKOUT)})
+    assert done.returncode == 1
+    assert done.stderr == "nvexplore: --peer nano-vllm needs --peer-path, a checkout of it\n"

@@ -15,6 +15,8 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from nvexplore.command_error import CommandError
+
 if TYPE_CHECKING:
     from nvexplore.bench.compare import Comparison
 
@@ -49,8 +51,6 @@ def add_command(commands: Any) -> None:
 
 def bench(args: argparse.Namespace) -> int:
     """Run the command and return its exit status."""
-    from nvexplore.cli import CommandError
-
     if args.scheduler:
         return _bench_scheduler(args)
     if args.peer == SCHEDULER_PEER or args.peer_path:
@@ -101,7 +101,6 @@ def _bench_scheduler(args: argparse.Namespace) -> int:
     from nvexplore.bench.nano_vllm_scheduler import NanoVllm, NotNanoVllm
     from nvexplore.bench.scheduler_cost import Cost, DifferentWork, scheduler_costs
     from nvexplore.bench.scheduler_table import table
-    from nvexplore.cli import CommandError
 
     makers: list[Any] = [Nvexplore]
     if args.peer == SCHEDULER_PEER:
