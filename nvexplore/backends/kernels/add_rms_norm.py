@@ -10,8 +10,16 @@ from nvexplore.backends.kernels.launch import check_rows, power_of_2
 
 @triton.jit
 def _add_rms_norm(
-    x_ptr, residual_ptr, weight_ptr, out_ptr, x_stride, eps, SIZE: tl.constexpr, WIDTH: tl.constexpr, ADDS: tl.constexpr
-):
+    x_ptr: tl.tensor,
+    residual_ptr: tl.tensor,
+    weight_ptr: tl.tensor,
+    out_ptr: tl.tensor,
+    x_stride: tl.tensor,
+    eps: tl.tensor,
+    SIZE: tl.constexpr,
+    WIDTH: tl.constexpr,
+    ADDS: tl.constexpr,
+) -> None:
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, WIDTH)
     is_in = at < SIZE

@@ -17,12 +17,31 @@ _LOG2_E = 1.4426950408889634
 
 @triton.jit(do_not_specialize=["table_stride"])
 def _decode_attention(
-    q_ptr, k_cache_ptr, v_cache_ptr, tables_ptr, contexts_ptr, rows_ptr, tokens_ptr, out_ptr,
-    part_ptr, peak_ptr, sum_ptr, scale, table_stride,
-    NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, GROUP_WIDTH: tl.constexpr, HEAD_DIM: tl.constexpr,
-    WIDTH: tl.constexpr, BLOCK_SIZE: tl.constexpr, KEYS: tl.constexpr, SPLITS: tl.constexpr,
-    IS_WHOLE_BATCH: tl.constexpr, PRECISION: tl.constexpr, WIDENS: tl.constexpr,
-):  # fmt: skip
+    q_ptr: tl.tensor,
+    k_cache_ptr: tl.tensor,
+    v_cache_ptr: tl.tensor,
+    tables_ptr: tl.tensor,
+    contexts_ptr: tl.tensor,
+    rows_ptr: tl.tensor,
+    tokens_ptr: tl.tensor,
+    out_ptr: tl.tensor,
+    part_ptr: tl.tensor,
+    peak_ptr: tl.tensor,
+    sum_ptr: tl.tensor,
+    scale: tl.tensor,
+    table_stride: tl.tensor,
+    NUM_KV_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    GROUP_WIDTH: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    KEYS: tl.constexpr,
+    SPLITS: tl.constexpr,
+    IS_WHOLE_BATCH: tl.constexpr,
+    PRECISION: tl.constexpr,
+    WIDENS: tl.constexpr,
+) -> None:
     entry = tl.program_id(0)
     kv_head = tl.program_id(1)
     split = tl.program_id(2)
@@ -83,10 +102,17 @@ def _decode_attention(
 
 @triton.jit
 def _combine(
-    part_ptr, peak_ptr, sum_ptr, tokens_ptr, out_ptr,
-    NUM_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr, SPLITS: tl.constexpr,
+    part_ptr: tl.tensor,
+    peak_ptr: tl.tensor,
+    sum_ptr: tl.tensor,
+    tokens_ptr: tl.tensor,
+    out_ptr: tl.tensor,
+    NUM_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    WIDTH: tl.constexpr,
+    SPLITS: tl.constexpr,
     IS_WHOLE_BATCH: tl.constexpr,
-):  # fmt: skip
+) -> None:
     entry = tl.program_id(0)
     head = tl.program_id(1)
     token = entry

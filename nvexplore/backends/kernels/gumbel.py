@@ -16,7 +16,7 @@ _WIDTH = 4096  # tokens a program looks at; each call of the generator gives num
 
 
 @triton.jit
-def _exponential(bits):
+def _exponential(bits: tl.tensor) -> tl.tensor:
     """-log(1 - r) for r = (bits + 1/2) / 2**32: never 0, never infinite, exact where r is small and wins."""
     r = (bits.to(tl.uint32, bitcast=True).to(tl.float32) + 0.5) * 2.3283064365386963e-10
     # Near 0 the logarithm of 1 - r would be rounded to 0; its series is exact there. At the other end float32 may
@@ -25,7 +25,9 @@ def _exponential(bits):
 
 
 @triton.jit
-def _best_of(logits_ptr, at, vocab, bits, temperature):
+def _best_of(
+    logits_ptr: tl.tensor, at: tl.tensor, vocab: tl.tensor, bits: tl.tensor, temperature: tl.tensor
+) -> tl.tensor:
     """The logits at ``at`` and their scores; what is no number or infinite scores infinity."""
     x = tl.load(logits_ptr + at, mask=at < vocab, other=float("-inf")).to(tl.float32)
     score = x
@@ -35,7 +37,17 @@ def _best_of(logits_ptr, at, vocab, bits, temperature):
 
 
 @triton.jit
-def _scan(logits_ptr, temperatures_ptr, keys_ptr, score_ptr, id_ptr, row_stride, vocab, NUM_PARTS, WIDTH: tl.constexpr):
+def _scan(
+    logits_ptr: tl.tensor,
+    temperatures_ptr: tl.tensor,
+    keys_ptr: tl.tensor,
+    score_ptr: tl.tensor,
+    id_ptr: tl.tensor,
+    row_stride: tl.tensor,
+    vocab: tl.tensor,
+    NUM_PARTS: tl.tensor,
+    WIDTH: tl.constexpr,
+) -> None:
     row = tl.program_id(0).to(tl.int64)
     part = tl.program_id(1)
     QUARTER: tl.constexpr = WIDTH // 4
@@ -62,7 +74,9 @@ def _scan(logits_ptr, temperatures_ptr, keys_ptr, score_ptr, id_ptr, row_stride,
 
 
 @triton.jit
-def _choose(score_ptr, id_ptr, out_ptr, NUM_PARTS, WIDTH: tl.constexpr):
+def _choose(
+    score_ptr: tl.tensor, id_ptr: tl.tensor, out_ptr: tl.tensor, NUM_PARTS: tl.tensor, WIDTH: tl.constexpr
+) -> None:
     row = tl.program_id(0).to(tl.int64)
     part = tl.arange(0, WIDTH)
     score = tl.load(score_ptr + row * NUM_PARTS + part, mask=part < NUM_PARTS, other=float("-inf"))

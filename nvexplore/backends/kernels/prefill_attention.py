@@ -39,10 +39,28 @@ def tile_shape(item_size: int, head_dim: int) -> TileShape:
 
 @triton.jit
 def _attend(
-    q, acc, peak, total, first, end, position, table, k_cache_ptr, v_cache_ptr, kv_head, context, scale,
-    NUM_KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr, BLOCK_SIZE: tl.constexpr,
-    KEYS: tl.constexpr, IS_EDGE: tl.constexpr, PRECISION: tl.constexpr, WIDENS: tl.constexpr,
-):  # fmt: skip
+    q: tl.tensor,
+    acc: tl.tensor,
+    peak: tl.tensor,
+    total: tl.tensor,
+    first: tl.tensor,
+    end: tl.tensor,
+    position: tl.tensor,
+    table: tl.tensor,
+    k_cache_ptr: tl.tensor,
+    v_cache_ptr: tl.tensor,
+    kv_head: tl.tensor,
+    context: tl.tensor,
+    scale: tl.tensor,
+    NUM_KV_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    KEYS: tl.constexpr,
+    IS_EDGE: tl.constexpr,
+    PRECISION: tl.constexpr,
+    WIDENS: tl.constexpr,
+) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
     """Attend to the keys [first, end); IS_EDGE: some may lie behind a token, or beyond the context."""
     at = tl.arange(0, WIDTH)
     for start in range(first, end, KEYS):
@@ -73,12 +91,28 @@ def _attend(
 
 @triton.jit(do_not_specialize=["table_stride"])
 def _prefill_attention(
-    q_ptr, k_cache_ptr, v_cache_ptr, tables_ptr, contexts_ptr, starts_ptr, tile_rows_ptr, tile_firsts_ptr, out_ptr,
-    scale, table_stride,
-    NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr, TOKENS: tl.constexpr, SCORES: tl.constexpr, KEYS: tl.constexpr,
-    PRECISION: tl.constexpr, WIDENS: tl.constexpr,
-):  # fmt: skip
+    q_ptr: tl.tensor,
+    k_cache_ptr: tl.tensor,
+    v_cache_ptr: tl.tensor,
+    tables_ptr: tl.tensor,
+    contexts_ptr: tl.tensor,
+    starts_ptr: tl.tensor,
+    tile_rows_ptr: tl.tensor,
+    tile_firsts_ptr: tl.tensor,
+    out_ptr: tl.tensor,
+    scale: tl.tensor,
+    table_stride: tl.tensor,
+    NUM_KV_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    TOKENS: tl.constexpr,
+    SCORES: tl.constexpr,
+    KEYS: tl.constexpr,
+    PRECISION: tl.constexpr,
+    WIDENS: tl.constexpr,
+) -> None:
     tile = tl.program_id(1)
     kv_head = tl.program_id(0)
     row = tl.load(tile_rows_ptr + tile)

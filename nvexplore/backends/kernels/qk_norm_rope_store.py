@@ -17,11 +17,25 @@ _HEADS_A_PROGRAM = 8
 
 @triton.jit
 def _qk_norm_rope_store(
-    qkv_ptr, q_ptr, k_cache_ptr, v_cache_ptr, slots_ptr, positions_ptr, angles_ptr, q_weight_ptr, k_weight_ptr,
-    row_stride, q_eps, k_eps,
-    NUM_HEADS: tl.constexpr, NUM_KV_HEADS: tl.constexpr, HALF: tl.constexpr, WIDTH: tl.constexpr,
-    HEADS: tl.constexpr, HAS_NORM: tl.constexpr,
-):  # fmt: skip
+    qkv_ptr: tl.tensor,
+    q_ptr: tl.tensor,
+    k_cache_ptr: tl.tensor,
+    v_cache_ptr: tl.tensor,
+    slots_ptr: tl.tensor,
+    positions_ptr: tl.tensor,
+    angles_ptr: tl.tensor,
+    q_weight_ptr: tl.tensor,
+    k_weight_ptr: tl.tensor,
+    row_stride: tl.tensor,
+    q_eps: tl.tensor,
+    k_eps: tl.tensor,
+    NUM_HEADS: tl.constexpr,
+    NUM_KV_HEADS: tl.constexpr,
+    HALF: tl.constexpr,
+    WIDTH: tl.constexpr,
+    HEADS: tl.constexpr,
+    HAS_NORM: tl.constexpr,
+) -> None:
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
     at = tl.arange(0, WIDTH)

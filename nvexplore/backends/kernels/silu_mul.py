@@ -11,7 +11,9 @@ _WIDEST = 1024
 
 
 @triton.jit
-def _silu_mul(gate_up_ptr, out_ptr, row_stride, SIZE: tl.constexpr, WIDTH: tl.constexpr):
+def _silu_mul(
+    gate_up_ptr: tl.tensor, out_ptr: tl.tensor, row_stride: tl.tensor, SIZE: tl.constexpr, WIDTH: tl.constexpr
+) -> None:
     row = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
     is_in = at < SIZE

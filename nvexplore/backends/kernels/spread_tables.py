@@ -10,7 +10,9 @@ _WIDEST = 1024
 
 
 @triton.jit
-def _spread_tables(source_ptr, width_ptr, out_ptr, out_stride, WIDTH: tl.constexpr):
+def _spread_tables(
+    source_ptr: tl.tensor, width_ptr: tl.tensor, out_ptr: tl.tensor, out_stride: tl.tensor, WIDTH: tl.constexpr
+) -> None:
     row = tl.program_id(0)
     at = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
     width = tl.load(width_ptr)

@@ -9,8 +9,16 @@ from nvexplore.backends.kernels.launch import check_rows, power_of_2
 
 @triton.jit
 def _store_kv(
-    k_ptr, v_ptr, k_cache_ptr, v_cache_ptr, slots_ptr, k_stride, v_stride, SIZE: tl.constexpr, WIDTH: tl.constexpr
-):
+    k_ptr: tl.tensor,
+    v_ptr: tl.tensor,
+    k_cache_ptr: tl.tensor,
+    v_cache_ptr: tl.tensor,
+    slots_ptr: tl.tensor,
+    k_stride: tl.tensor,
+    v_stride: tl.tensor,
+    SIZE: tl.constexpr,
+    WIDTH: tl.constexpr,
+) -> None:
     token = tl.program_id(0).to(tl.int64)
     slot = tl.load(slots_ptr + token).to(tl.int64)
     if slot >= 0:  # -1 as an index would be the pool's last slot
