@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from contextlib import closing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -21,15 +21,9 @@ from nvexplore.runner.forward_batch import ForwardBatch, decode_batch_of
 from nvexplore.runner.packing import decode_shapes, packed_size
 
 if TYPE_CHECKING:
+    from nvexplore.backends.cuda import CudaBackend
     from nvexplore.models.decoder import CausalLM
     from nvexplore.runner.decode_rows import DecodeBatch
-
-
-class _Sampler(Protocol):
-    device: torch.device
-
-    def raw_logits(self, hidden: Tensor, rows: Tensor | None, head: Any) -> Tensor: ...
-    def sample(self, logits: Tensor, batch: ForwardBatch) -> Tensor: ...
 
 
 def ladder(max_num_seqs: int) -> list[int]:
@@ -41,11 +35,11 @@ def ladder(max_num_seqs: int) -> list[int]:
 class DecodeGraphs:
     """Graphs of one model, all in one memory pool; a step uses the smallest that its rows fit in.
 
-    num_bytes: what capturing took of the device's memory; seconds: how long.
+    num_bytes: what capturing took of the device's memory.
     """
 
     def __init__(
-        self, backend: Any, attention: PagedAttention, max_num_seqs: int, max_blocks: int, block_size: int
+        self, backend: CudaBackend, attention: PagedAttention, max_num_seqs: int, max_blocks: int, block_size: int
     ) -> None:
         self._backend = backend
         self._attention = attention
@@ -73,8 +67,7 @@ class DecodeGraphs:
         graph.replay()
         if batch.controls is None:
             return ids
-        drawn: Tensor = self._backend.sample(logits, replace(static, controls=batch.controls.to(ids.device)))
-        return drawn
+        return self._backend.sample(logits, replace(static, controls=batch.controls.to(ids.device)))
 
     def capture(self, model: CausalLM, *, progress: bool) -> None:
         """Capture every size, the largest first: the smaller ones then fit in its memory."""
