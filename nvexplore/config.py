@@ -16,9 +16,11 @@ _BLOCK_SIZE = 16
 _FLASH_ATTN_BLOCK_SIZE = 256  # flash-attn 2 takes multiples of it only, and flash-attn-4 is fastest with it
 _AttentionName = Literal["auto", "torch", "triton", "flash_attn"]
 _DEFAULTS = {
-    "cpu": {"max_num_seqs": 32, "max_num_batched_tokens": 512},
-    "cuda": {"max_num_seqs": 512, "max_num_batched_tokens": 16_384},
+    "cpu": {"max_num_seqs": 32, "max_num_batched_tokens": 512, "overlap": False},
+    "cuda": {"max_num_seqs": 512, "max_num_batched_tokens": 16_384, "overlap": True},
 }
+_BACKEND = ("attention_backend", "prefill_backend", "decode_backend", "compile_layers", "gpu_memory_utilization")
+_POOL = ("dtype", "seed", "block_size", "num_kvcache_blocks", "max_num_batched_tokens", "max_num_seqs", "enforce_eager")
 
 
 def _option(default: Any, help: str, nano_vllm: str = "", **limits: Any) -> Any:
@@ -106,11 +108,20 @@ class EngineConfig(BaseModel):
         0.9, "share of the GPU's memory that weights, steps and KV pool may take", "gpu_memory_utilization", gt=0, le=1
     )
     enforce_eager: bool = _option(False, "capture no CUDA graphs", "enforce_eager")
+    overlap: bool | None = _option(
+        None,
+        "runs plan each step while the one before is being computed, and read its tokens a step late; None: on a GPU",
+    )
     compile_layers: bool = _option(
         False, "on a GPU: norms, rotation, SiLU and sampler by torch.compile, as nano-vLLM's are, not by fused kernels"
     )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = _option(
         "auto", "number format of weights and KV; auto: the checkpoint's"
+    )
+    kv_cache_dtype: Literal["auto", "fp8"] = _option(
+        "auto",
+        "number format of KV alone; auto: `dtype`; `fp8`: 8 bits (e4m3, no scales, beyond 448 it is 448), which makes "
+        "room for about twice as many blocks as 16 bits do and rounds each value to 4 significant bits",
     )
     seed: int = _option(0, "of the sampler; equal seeds give equal tokens", ge=0)
 
@@ -137,8 +148,11 @@ class EngineConfig(BaseModel):
 
     def backend_options(self) -> dict[str, Any]:
         """The options that decide what computes, by the names that ``create_backend`` gives them."""
-        names = ("attention_backend", "prefill_backend", "decode_backend", "compile_layers", "gpu_memory_utilization")
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in _BACKEND}
+
+    def runner_options(self) -> dict[str, Any]:
+        """These and the pool's, by the names that ``ModelRunner`` gives them."""
+        return self.backend_options() | {name: getattr(self, name) for name in _POOL}
 
     def model_len(self, max_position_embeddings: int) -> int:
         """The length limit for a model that was made for ``max_position_embeddings`` positions."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 
 from nvexplore.engine.engine import Engine
 from nvexplore.engine.events import StepRecord
 from nvexplore.engine.sequence import Logprobs, Sequence
+from nvexplore.progress import progress_bar
 from nvexplore.text.completion_text import CompletionText
 from nvexplore.text.detokenizer import Decode
 
@@ -126,10 +129,8 @@ def _output(seq: Sequence, decode: Decode, others: tuple[GenerationOutput, ...] 
 
 
 def advance(engine: Engine) -> None:
-    """One step of an engine with unfinished requests; RuntimeError as ``check_progress``."""
-    number = engine.next_step
-    engine.step()
-    if engine.next_step == number:
+    """Bring a step of an engine with unfinished requests to its end; RuntimeError as ``check_progress``."""
+    if not engine.advance():
         _refuse_to_wait(engine)
 
 
@@ -144,3 +145,15 @@ def _refuse_to_wait(engine: Engine) -> None:
         raise RuntimeError(
             f"policy {engine.policy.name!r} admits none of {len(engine.live)} unfinished requests while nothing runs"
         )
+
+
+def run_to_end(seqs: list[Sequence], advance: Callable[[], None], use_tqdm: bool) -> None:
+    """Call ``advance`` until all of ``seqs`` have finished; a progress bar counts their tokens."""
+    done = 0
+    with closing(progress_bar(sum(seq.sampling_params.max_tokens for seq in seqs), use_tqdm)) as bar:
+        while not all(seq.is_finished for seq in seqs):
+            advance()
+            now = sum(seq.num_completion_tokens for seq in seqs)
+            bar.update(now - done)
+            done = now
+        bar.total = done  # a completion that ended early is complete

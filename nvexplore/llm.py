@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as SequenceOf
-from contextlib import closing
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -15,8 +14,16 @@ from nvexplore.config import EngineConfig
 from nvexplore.engine.engine import Engine
 from nvexplore.engine.events import Planned, StepRecord
 from nvexplore.engine.sequence import Sequence
-from nvexplore.generation import DeltaReader, GenerationOutput, TextDelta, advance, check_progress, output_of
-from nvexplore.progress import LoadProgress, progress_bar
+from nvexplore.generation import (
+    DeltaReader,
+    GenerationOutput,
+    TextDelta,
+    advance,
+    check_progress,
+    output_of,
+    run_to_end,
+)
+from nvexplore.progress import LoadProgress
 from nvexplore.prompts import Messages, Prompt, as_list, params_for
 from nvexplore.sampling_params import SamplingParams
 from nvexplore.text.codec import Codec
@@ -48,8 +55,6 @@ class LLM:
 
         device = resolve_device(asked.device)
         self.config = config = asked.on(device.type)
-        assert config.max_num_seqs is not None and config.max_num_batched_tokens is not None
-        assert config.block_size is not None
         self.path = resolve_checkpoint(model)
         self.model_config = ModelConfig.from_path(self.path)
         max_model_len = config.model_len(self.model_config.max_positions)
@@ -59,16 +64,9 @@ class LLM:
             self.path,
             self.model_config,
             device=device,
-            dtype=config.dtype,
-            block_size=config.block_size,
-            num_kvcache_blocks=config.num_kvcache_blocks,
-            max_num_batched_tokens=config.max_num_batched_tokens,
-            max_num_seqs=config.max_num_seqs,
             max_model_len=max_model_len,
-            enforce_eager=config.enforce_eager,
-            seed=config.seed,
             progress=LoadProgress(),
-            **config.backend_options(),
+            **config.runner_options(),
         )
         self._engine: Engine | None = Engine(
             config.limits(num_blocks=self.runner.num_blocks, max_model_len=max_model_len),
@@ -76,6 +74,7 @@ class LLM:
             eos_token_ids=self.model_config.eos_token_ids | ({self.tokenizer.eos_token_id} - {None}),
             vocab_size=self.model_config.vocab_size,
             stop_matcher=StopFinder(self._codec.decode),
+            overlap=bool(config.overlap),
         )
         self._lock = threading.RLock()
 
@@ -144,6 +143,19 @@ class LLM:
         assert record is not None  # it was asked for
         return record
 
+    def advance(self) -> None:
+        """Bring one more step to its end, faster than ``step``: on a GPU the next one is running by then.
+
+        Subscribers are told of it. RuntimeError if requests are unfinished and none can run.
+        """
+        with self._lock:
+            advance(self.engine)
+
+    def settle(self) -> None:
+        """Wait for the step that ``advance`` may have left running; every other call does so too."""
+        with self._lock:
+            self.engine.settle()
+
     def steps(self) -> Iterator[StepRecord]:
         """Step until every request has finished; yields one record a step."""
         while self.has_unfinished:
@@ -174,7 +186,7 @@ class LLM:
             for ids, each in zip(checked, params, strict=True):
                 with self._lock:
                     firsts.append(engine.add_request(ids, each))
-            self._run([seq for first in firsts for seq in first.samples], use_tqdm)
+            run_to_end([seq for first in firsts for seq in first.samples], self.advance, use_tqdm)
         except BaseException:
             self._end(firsts)
             raise
@@ -185,17 +197,6 @@ class LLM:
     ) -> GenerationOutput:
         """The assistant's answer to one conversation, in the model's template."""
         return self.generate([self.chat_prompt(messages)], sampling_params, use_tqdm=use_tqdm)[0]
-
-    def _run(self, seqs: list[Sequence], use_tqdm: bool) -> None:
-        done = 0
-        with closing(progress_bar(sum(s.sampling_params.max_tokens for s in seqs), use_tqdm)) as bar:
-            while not all(seq.is_finished for seq in seqs):
-                with self._lock:
-                    advance(self.engine)
-                now = sum(seq.num_completion_tokens for seq in seqs)
-                bar.update(now - done)
-                done = now
-            bar.total = done  # a completion that ended early is complete
 
     def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> Iterator[TextDelta]:
         """Complete one prompt and yield its text as it comes; all texts joined are ``generate``'s.
@@ -217,7 +218,7 @@ class LLM:
                 with self._lock:
                     deltas = [delta for reader in readers if (delta := reader.read()) is not None]
                     if not deltas:
-                        advance(self.engine)
+                        self.advance()
                 yield from deltas
         finally:
             self._end([first])

@@ -101,6 +101,11 @@ class SamplingParams:
             or self.prompt_logprobs is not None
         )
 
+    @property
+    def needs_host(self) -> bool:
+        """The host must know each token before the next can be drawn, or is asked for more than the tokens."""
+        return self.has_penalties or self.logprobs is not None or self.prompt_logprobs is not None
+
     def to_dict(self) -> dict[str, Any]:
         """All fields as JSON has them."""
         values = {name: getattr(self, name) for name in self.__dataclass_fields__}

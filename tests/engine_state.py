@@ -32,7 +32,8 @@ def deep_state(engine: Engine, *seqs: Sequence) -> dict[str, Any]:
         "events": [tuple(str(part) for part in event) for event in engine._log.events],
         "base": engine._log.base,
         "is_active": engine._log.active,
-        "aborted": [seq.request_id for seq in engine._aborted],
+        "aborted": [seq.request_id for seq in engine._steps.aborted],
+        "in_the_air": [flight.step for flight in engine._steps.flights],
         "outbox": [record.step for record in engine._hub.outbox],
         "seqs": [_fields(seq) for _, seq in sorted({s.seq_id: s for s in (*engine.live.values(), *seqs)}.items())],
     }

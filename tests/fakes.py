@@ -130,16 +130,19 @@ def toy_engine(
     interrupt: Callable[[str], None] | None = None,
     broken_every: int = 0,
     stop_matcher: StopMatcher | None = None,
+    make_runner: Callable[..., ToyRunner] | None = None,
+    overlap: bool = False,
     **limits: Any,
 ) -> Engine:
     """An engine over a toy runner; ``limits`` are EngineLimits' other fields."""
-    runner = ToyRunner(num_blocks, block_size, interrupt, broken_every)
+    runner = (make_runner or ToyRunner)(num_blocks, block_size, interrupt, broken_every)
     merged = {"max_model_len": 10_000, **limits}
     return Engine(
         EngineLimits(num_blocks=num_blocks, block_size=block_size, **merged),
         runner,
         eos_token_ids=eos,
         stop_matcher=stop_matcher,
+        overlap=overlap,
     )
 
 

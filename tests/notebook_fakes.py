@@ -17,6 +17,7 @@ from nvexplore.engine.engine import Engine
 from nvexplore.engine.events import Planned, StepRecord
 from nvexplore.engine.limits import EngineLimits
 from nvexplore.engine.sequence import Sequence
+from nvexplore.generation import advance
 from nvexplore.sampling_params import SamplingParams
 from tests.fakes import ToyRunner
 
@@ -89,6 +90,12 @@ class FakeLLM:
         record = self.engine.step(want_record=True).record
         assert record is not None
         return record
+
+    def advance(self) -> None:
+        advance(self.engine)
+
+    def settle(self) -> None:
+        self.engine.settle()
 
     def close(self) -> None:
         self._engine = None

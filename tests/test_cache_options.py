@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from nvexplore.engine.engine import Engine
+from nvexplore.engine.hashing import sha256_hash
 from nvexplore.engine.limits import EngineLimits
-from nvexplore.engine.prefix_cache import sha256_hash
 from nvexplore.engine.sequence import Sequence
 from nvexplore.sampling_params import SamplingParams
 from tests.fakes import check_invariants, run_to_end, toy_engine, unconstrained

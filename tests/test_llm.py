@@ -249,7 +249,7 @@ def test_a_bar_ends_full_though_completions_end_early(toy: Path, monkeypatch: py
         bars.append(progress_bar(*args, **options))
         return bars[-1]
 
-    monkeypatch.setattr("nvexplore.llm.progress_bar", kept)
+    monkeypatch.setattr("nvexplore.generation.progress_bar", kept)
     with LLM(toy, num_kvcache_blocks=8, max_model_len=64) as llm:
         (free,) = llm.generate(["ab"], GREEDY, use_tqdm=False)
         stop = free.token_ids[2]

@@ -9,15 +9,8 @@ from typing import Any
 import pytest
 
 from nvexplore.engine import prefix_cache
-from nvexplore.engine.prefix_cache import (
-    HASH_FUNCTIONS,
-    MAX_CHILDREN_COMPARED,
-    ROOT,
-    HashFunction,
-    PrefixCache,
-    chain_hash,
-    sha256_hash,
-)
+from nvexplore.engine.hashing import HASH_FUNCTIONS, HashFunction, chain_hash, sha256_hash
+from nvexplore.engine.prefix_cache import MAX_CHILDREN_COMPARED, ROOT, PrefixCache
 from nvexplore.engine.undo import UndoLog
 from tests.undo_logs import Hasty, Stopping, stop_at_each_entry
 

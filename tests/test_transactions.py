@@ -56,7 +56,7 @@ class Runner:
 def busy(**limits: Any) -> tuple[Engine, list[Sequence], Runner]:
     """A tight pool: chunks, hits, evictions, preemptions, samples, salts, stops and log probabilities."""
     engine = toy_engine(9, 2, max_num_batched_tokens=7, max_num_seqs=4, **limits)
-    runner = engine.runner = Runner(engine)
+    runner = engine._steps.runner = Runner(engine)
     prompts = [
         ([1, 2, 3, 4, 5, 6, 7, 9], SamplingParams(max_tokens=5, prompt_logprobs=1)),
         ([1, 2, 3, 4, 5, 6, 7, 8, 8], SamplingParams(max_tokens=4)),

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from nvexplore.backends.read_back import Ids
 from nvexplore.engine.batch import Dispatch
 from nvexplore.layers.attention import Attention
 from nvexplore.layers.embedding import Embedding, LMHead
@@ -38,6 +39,8 @@ class Backend(ABC):
 
     device: torch.device
     dtype: torch.dtype
+    last_ids: Tensor
+    """[at least R] int64, those sampled last: see ``feed``."""
     graph_bytes: int | None = None
     """What captured graphs take of the device's memory; None: there are none."""
 
@@ -145,10 +148,32 @@ class Backend(ABC):
         """Run one layer on hidden [T, hidden]; a backend with a fused layer overrides this."""
         return layer.forward(self, hidden, residual, batch)
 
+    # --- ids from step to step ---
+
+    def feed(self, batch: ForwardBatch) -> None:
+        """Put the ids kept last in the place of the negative ones of a begun batch's ``input_ids``."""
+        ids, last = batch.input_ids, self.last_ids
+        stands_in = ids < 0
+        # A row for which no token could be chosen has -1, and ends; what is computed for it is dropped.
+        ids.copy_(torch.where(stands_in, last[(-1 - ids).clamp(min=0)].clamp(min=0).to(ids.dtype), ids))
+
+    def keep(self, ids: Tensor) -> None:
+        """Keep a step's sampled ids [R] for the next one to be fed with."""
+        self.last_ids = ids
+
+    def begin_step(self) -> Any:
+        """A moment on the device's clock, for ``read_back``; None where there is no such clock."""
+        return None
+
+    def read_back(self, ids: Tensor, began: Any, unread: Ids | None) -> Ids:
+        """Send sampled ids on their way to the host. unread: those of the step before, if nobody has read them."""
+        return Ids(ids)
+
     def replay(self, batch: DecodeBatch) -> Tensor:
         """Run a decode step as the graph of its size: sampled ids [size] int64, those of padding included.
 
-        Only for a size that ``dispatch`` has named. The ids are good until the next step.
+        Only for a size that ``dispatch`` has named. It is fed, and its ids are kept, as above; they are good until the
+        next step.
         """
         raise NotImplementedError(f"{type(self).__name__} has no graphs")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -21,9 +21,11 @@ from nvexplore.backends.base import Backend
 from nvexplore.backends.cuda_graphs import DecodeGraphs
 from nvexplore.backends.grouped_experts import grouped_experts
 from nvexplore.backends.kernels.add_rms_norm import add_rms_norm
+from nvexplore.backends.kernels.feed_ids import feed_ids
 from nvexplore.backends.kernels.gumbel import gumbel_sample
 from nvexplore.backends.kernels.qk_norm_rope_store import qk_norm_rope_store
 from nvexplore.backends.kernels.silu_mul import silu_mul
+from nvexplore.backends.read_back import Ids, ReadBack
 from nvexplore.backends.routing import route
 from nvexplore.backends.staging import Staging
 from nvexplore.engine.batch import Dispatch
@@ -57,6 +59,7 @@ class CudaBackend(Backend):
         self._graphs: DecodeGraphs | None = None
         self._no_graphs = "enforce_eager"
         self._staging = Staging(device)
+        self._read_back = ReadBack(device)
         # What other engines of this process hold is not this one's.
         self._held_before = torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
 
@@ -69,6 +72,21 @@ class CudaBackend(Backend):
         moved = batch.to(self.device)
         self._staging.sent()
         return replace(moved, plan=self._attention.plan(batch, moved))
+
+    def feed(self, batch: ForwardBatch) -> None:
+        feed_ids(batch.input_ids, self.last_ids)
+
+    def keep(self, ids: Tensor) -> None:
+        if self._graphs is None:
+            self.last_ids = ids
+        else:
+            self._graphs.last_ids[: ids.shape[0]].copy_(ids)
+
+    def begin_step(self) -> Any:
+        return self._read_back.begin()
+
+    def read_back(self, ids: Tensor, began: Any, unread: Ids | None) -> Ids:
+        return self._read_back.start(ids, began, unread)
 
     def dispatch(self, num_prefill: int, num_decode: int) -> Dispatch:
         prefill, decode = names_by_phase(self._attention, num_prefill, num_decode)
@@ -102,6 +120,7 @@ class CudaBackend(Backend):
             )
         else:
             self._graphs, self.graph_bytes = graphs, graphs.num_bytes
+            self.last_ids = graphs.last_ids
 
     def available_memory(self, run_largest: Callable[[], None]) -> DeviceMemory:
         torch.cuda.synchronize(self.device)
@@ -122,6 +141,8 @@ class CudaBackend(Backend):
             self._graphs.close()
         self._graphs, self._no_graphs = None, "the engine is closed"
         self._staging.close()
+        self._read_back.close()
+        self.last_ids = torch.empty(0, dtype=torch.int64)
 
     # --- operations ---
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from nvexplore.backends.attention import PagedAttention
+from nvexplore.backends.kernels.feed_ids import feed_ids
 from nvexplore.backends.kernels.spread_tables import spread_tables
 from nvexplore.progress import progress_bar
 from nvexplore.runner.forward_batch import ForwardBatch, decode_batch_of
@@ -50,6 +51,8 @@ class DecodeGraphs:
             packed_size(decode_shapes(max_num_seqs, max_blocks)), dtype=torch.int32, device=device
         )
         self._tables = torch.zeros(max_num_seqs, max_blocks, dtype=torch.int32, device=device)
+        # What the step before has drawn: each graph begins by reading it, and ends by writing it.
+        self.last_ids = torch.zeros(max_num_seqs, dtype=torch.int64, device=device)
         self._block_size = block_size
         self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, ForwardBatch, Tensor, Tensor]] = {}
         # The smallest captured size for each number of rows.
@@ -61,13 +64,13 @@ class DecodeGraphs:
         return self._size_for[rows] if rows <= self.largest else None
 
     def replay(self, batch: DecodeBatch) -> Tensor:
-        """Bring a batch to the inbox and run its graph: ids [size] int64, overwritten by the next of this size."""
+        """Bring a batch to the inbox and run its graph: ids [size] int64, overwritten by the next step."""
         self._inbox[: batch.packed.shape[0]].copy_(batch.packed, non_blocking=True)
         graph, static, logits, ids = self._graphs[batch.size]
         graph.replay()
-        if batch.controls is None:
-            return ids
-        return self._backend.sample(logits, replace(static, controls=batch.controls.to(ids.device)))
+        if batch.controls is not None:
+            ids.copy_(self._backend.sample(logits, replace(static, controls=batch.controls.to(ids.device))))
+        return ids
 
     def capture(self, model: CausalLM, *, progress: bool) -> None:
         """Capture every size, the largest first: the smaller ones then fit in its memory."""
@@ -96,6 +99,7 @@ class DecodeGraphs:
             graph.reset()
         self._graphs.clear()
         self._inbox = self._tables = torch.empty(0, dtype=torch.int32)
+        self.last_ids = torch.empty(0, dtype=torch.int64)
 
     def _batch_of(self, size: int) -> ForwardBatch:
         batch = decode_batch_of(self._inbox, size, self._tables[:size], self._block_size)
@@ -104,6 +108,9 @@ class DecodeGraphs:
     def _run(self, model: CausalLM, batch: ForwardBatch) -> tuple[Tensor, Tensor]:
         tables = batch.packed[packed_size(decode_shapes(batch.num_seqs, 0)) :]
         spread_tables(tables, batch.table_width, batch.block_tables)
+        feed_ids(batch.input_ids, self.last_ids)
         hidden = model.forward(self._backend, batch)
         logits = self._backend.raw_logits(hidden, None, model.lm_head)
-        return logits, self._backend.sample(logits, batch)
+        ids = self.last_ids[: batch.num_seqs]
+        ids.copy_(self._backend.sample(logits, batch))
+        return logits, ids

@@ -83,11 +83,21 @@ class Sampled:
     logprobs:         batch row -> those of its sampled token, for rows whose sequence has a ``logprobs`` list.
     prompt_logprobs:  batch row -> those of the prompt tokens from ``len(seq.prompt_logprobs)`` on whose logits this
                       step computed (token p's are those of position p - 1), for rows that lack them.
+    device_ns:        what the device took for the step, by its own clock; None where it is not measured.
     """
 
     token_ids: list[int]
     logprobs: dict[int, Logprobs] = field(default_factory=dict)
     prompt_logprobs: dict[int, list[Logprobs]] = field(default_factory=dict)
+    device_ns: int | None = None
+
+
+class Launched(Protocol):
+    """A batch that is being computed."""
+
+    def wait(self) -> list[int] | Sampled:
+        """What ``Runner.run`` returns, once it is there. May be called again after an interrupt."""
+        ...
 
 
 class Runner(Protocol):
@@ -103,4 +113,16 @@ class Runner(Protocol):
 
     def dispatch(self, batch: ScheduledBatch) -> Dispatch:
         """Say how ``run`` would run this batch; cheap, touches no device. Asked only when a record is wanted."""
+        ...
+
+
+class OverlappingRunner(Runner, Protocol):
+    """A runner that can be given a batch while the one before is being computed."""
+
+    def launch(self, batch: ScheduledBatch, previous: Launched | None) -> Launched:
+        """Begin to compute the batch and return at once.
+
+        previous: the batch launched before, if its tokens are not known yet. A row that continues one of its rows
+        starts at ``len(seq.token_ids)``, with the token that the other row is about to yield.
+        """
         ...

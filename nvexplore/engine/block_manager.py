@@ -5,8 +5,9 @@ from __future__ import annotations
 from nvexplore.engine.event_log import EventLog
 from nvexplore.engine.eviction import Eviction, FreeBlocks, make_eviction
 from nvexplore.engine.free_list import FreeList
+from nvexplore.engine.hashing import HASH_FUNCTIONS, HashFunction
 from nvexplore.engine.limits import EngineLimits
-from nvexplore.engine.prefix_cache import HASH_FUNCTIONS, HashFunction, PrefixCache
+from nvexplore.engine.prefix_cache import PrefixCache
 from nvexplore.engine.sequence import Sequence
 from nvexplore.engine.undo import UndoLog
 
@@ -115,11 +116,13 @@ class BlockManager:
             self._log.note("freed", block, seq.seq_id, None)
         self.free.extend(freed)
 
-    def register_written(self, seq: Sequence, num_tokens: int) -> None:
+    def register_written(self, seq: Sequence, num_tokens: int, *, replaces: bool = True) -> None:
         """Enter the blocks that the first ``num_tokens`` tokens fill into the prefix cache.
 
         Called when the step that writes the last of these tokens is planned: the backend stores all rows of a batch
-        before any row attends, so a request admitted later in the same plan may already share them.
+        before any row attends, so a request admitted later in the same plan may already share them. A token that is
+        not known then makes it wait for the commit that learns it.
+        replaces: whether an entry that stands in the way gives way; if not, this and what follows is left out for now.
         """
         if not self.is_caching:
             return
@@ -131,6 +134,8 @@ class BlockManager:
         for index in range(len(chain), num_tokens // size):
             block = seq.block_table[index]
             token_ids = seq.token_ids[index * size : (index + 1) * size]
+            if not replaces and self.cache.is_taken(link, token_ids):
+                return
             link, is_new, replaced = self.cache.register(block, link, token_ids, index, new)
             chain.append(link)
             if replaced >= 0 and is_told:

@@ -59,7 +59,7 @@ class Committer:
             for seq, start, token_id in zip(batch.seqs, batch.starts, token_ids, strict=True):
                 end = seq.num_computed_tokens = start + 1
                 seq.token_ids.append(token_id)
-                if (end >= seq.may_end_at or token_id in seq.stop_ids) and self._ends(seq, token_id):
+                if (end >= seq.may_end_at or token_id in seq.stop_ids) and self._ends(seq, token_id, end):
                     finished.append(seq)
             return [seq.seq_id for seq in batch.seqs], token_ids, finished
         seq_ids: list[int] = []
@@ -76,14 +76,53 @@ class Committer:
             seq.token_ids.append(token_id)
             seq_ids.append(seq.seq_id)
             seq.status = DECODE
-            if (end >= seq.may_end_at or token_id in seq.stop_ids) and self._ends(seq, token_id):
+            if (end >= seq.may_end_at or token_id in seq.stop_ids) and self._ends(seq, token_id, end):
                 finished.append(seq)
         if len(seq_ids) < len(token_ids):
             token_ids = [token_id for token_id in token_ids if token_id >= 0]
         return seq_ids, token_ids, finished
 
-    def _ends(self, seq: Sequence, token_id: int) -> bool:
-        """Finish ``seq`` if its newest token ends it."""
+    def land(self, batch: ScheduledBatch, result: list[int] | Sampled) -> tuple[list[int], list[int], list[Sequence]]:
+        """``commit`` for a batch whose rows were marked as computed when it took off; the next may be in the air.
+
+        A sequence that has ended and has a row in the next batch finishes when that lands, and the token of that row,
+        which continues what has ended, is dropped.
+        """
+        token_ids = check_sampled(result, batch)
+        blocks, size = self._scheduler.blocks, self._scheduler.limits.block_size
+        self._undo.log((_take_back, batch))
+        if self._log.active:
+            self._log.events.append(COMMITTED)
+        seq_ids: list[int] = []
+        kept: list[int] = []
+        finished: list[Sequence] = []
+        ids = iter(token_ids)
+        for seq, start, count, samples in zip(batch.seqs, batch.starts, batch.counts, batch.samples, strict=True):
+            if not samples:
+                continue
+            token_id, end = next(ids), start + count
+            if end > seq.ends_at:
+                self._scheduler.finish(seq, reason_of_ending(seq))
+                finished.append(seq)
+                continue
+            if end // size > len(seq.chain):
+                # Its last token was not known when the batch was planned. What a plan made ahead has registered since
+                # then stays: records tell that plan after this commit.
+                blocks.register_written(seq, end, replaces=False)
+            if token_id < 0:
+                is_finished = self._fail(seq, end)
+            else:
+                seq.token_ids.append(token_id)
+                seq_ids.append(seq.seq_id)
+                kept.append(token_id)
+                may_end = end >= seq.may_end_at or token_id in seq.stop_ids
+                is_finished = may_end and self._ends(seq, token_id, end)
+            if is_finished:
+                finished.append(seq)
+        return seq_ids, kept, finished
+
+    def _ends(self, seq: Sequence, token_id: int, end: int) -> bool:
+        """Finish ``seq`` if its newest token, at position ``end``, ends it; False while it does not leave."""
         params = seq.sampling_params
         stop_reason: int | str | None = None
         if seq.num_completion_tokens > params.min_tokens:
@@ -95,14 +134,21 @@ class Committer:
         if stop_reason is not None:
             self._undo.attr(seq, "stop_reason")
             seq.stop_reason = stop_reason
-            self._scheduler.finish(seq, "stop")
-        elif seq.num_completion_tokens >= params.max_tokens:
-            self._scheduler.finish(seq, "length")
-        else:
+            return self._leave(seq, "stop", end)
+        if seq.num_completion_tokens >= params.max_tokens:
+            return self._leave(seq, "length", end)
+        return False
+
+    def _leave(self, seq: Sequence, reason: str, end: int) -> bool:
+        """Finish ``seq``, which has ended; False if it has a row in the air and must wait for that to land."""
+        if seq.num_computed_tokens > end:
+            self._undo.attr(seq, "ends_at")
+            seq.ends_at = end
             return False
+        self._scheduler.finish(seq, reason)
         return True
 
-    def _fail(self, seq: Sequence, position: int) -> None:
+    def _fail(self, seq: Sequence, position: int) -> bool:
         self._undo.attr(seq, "error")
         seq.error = (
             f"request {seq.request_id!r}: no token can be chosen for position {position}, "
@@ -111,7 +157,7 @@ class Committer:
         # What made them so may lie in the blocks: whoever had the same prefix would fail too, and so would a retry.
         for block in seq.block_table:
             self._scheduler.blocks.evict(block)
-        self._scheduler.finish(seq, "error")
+        return self._leave(seq, "error", position)
 
     def _keep_logprobs(self, batch: ScheduledBatch, sampled: Sampled) -> None:
         for row, logprobs in sampled.logprobs.items():
@@ -124,6 +170,18 @@ class Committer:
             assert prompt is not None
             self._undo.length(prompt)
             prompt.extend(several)
+
+
+def reason_of_ending(seq: Sequence) -> str:
+    """Why a sequence has ended that has not left yet: never "length", which is known before."""
+    return "stop" if seq.error is None else "error"
+
+
+def _take_back(batch: ScheduledBatch) -> None:
+    """Undo ``land``: the sampled tokens. One that has ended before has none behind its last row."""
+    for seq, start, count, samples in zip(batch.seqs, batch.starts, batch.counts, batch.samples, strict=True):
+        if samples:
+            del seq.token_ids[start + count :]
 
 
 def _uncommit(batch: ScheduledBatch) -> None:

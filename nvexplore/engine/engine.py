@@ -7,28 +7,31 @@ was before the step; the next step does the same work again.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 from nvexplore.checks import check_int
-from nvexplore.engine.batch import Dispatch, Runner, Sampled, ScheduledBatch
+from nvexplore.engine.batch import Runner
 from nvexplore.engine.block_manager import BlockManager
 from nvexplore.engine.commit import Committer, StopMatcher
-from nvexplore.engine.event_log import Event, EventLog
-from nvexplore.engine.events import Planned, Snapshot, StepRecord
+from nvexplore.engine.event_log import EventLog
+from nvexplore.engine.events import Planned, Snapshot
+from nvexplore.engine.hashing import HashFunction
 from nvexplore.engine.limits import EngineLimits
 from nvexplore.engine.output import StepOutput
 from nvexplore.engine.policy import make_policy
-from nvexplore.engine.prefix_cache import HashFunction
-from nvexplore.engine.record_builder import PlanRecorder, build_before, build_committed
-from nvexplore.engine.recovery import drop_overwritten
+from nvexplore.engine.record_builder import PlanRecorder
 from nvexplore.engine.requests import Requests, check_request
 from nvexplore.engine.scheduler import Scheduler
 from nvexplore.engine.sequence import Sequence
 from nvexplore.engine.snapshot import take_snapshot
+from nvexplore.engine.steps import Steps
 from nvexplore.engine.subscription import Hub, Subscriber, Subscription
 from nvexplore.engine.undo import UndoLog
 from nvexplore.sampling_params import SamplingParams
+
+T = TypeVar("T")
 
 
 class Engine:
@@ -36,6 +39,7 @@ class Engine:
 
     eos_token_ids: ids that end a completion. vocab_size: prompt ids must be below it (None: not checked).
     stop_matcher: finds stop strings (see ``StopMatcher``); without one, requests that have some are refused.
+    overlap: ``advance`` plans a step while the one before is being computed; ``runner`` must be able to ``launch``.
     Not for use from several threads at once; a call while a step runs raises RuntimeError.
     """
 
@@ -48,9 +52,9 @@ class Engine:
         vocab_size: int | None = None,
         hash_function: HashFunction | None = None,
         stop_matcher: StopMatcher | None = None,
+        overlap: bool = False,
     ) -> None:
         self.limits = limits
-        self.runner = runner
         self.vocab_size = vocab_size
         self._undo = UndoLog()
         self._log = EventLog()
@@ -60,14 +64,23 @@ class Engine:
         self._committer = Committer(self.scheduler, self._undo, self._log, stop_matcher)
         self._requests = Requests(self._undo, frozenset(eos_token_ids))
         self.live = self._requests.live
-        self.next_step = 0
-        self._recorder = PlanRecorder(limits, self.scheduler)
         self._start = time.perf_counter()
-        self._hub = Hub(self._take_snapshot)
-        self._aborted: list[Sequence] = []
+        self._hub = Hub(self.snapshot)
         self._is_stepping = False
-        # Blocks that a step which was undone may have overwritten; see _recover.
-        self._dirty: list[int] = []
+        self._recorder = PlanRecorder(limits, self.scheduler, runner)
+        self._steps = Steps(
+            runner,
+            self.scheduler,
+            self._committer,
+            self._requests,
+            self._recorder,
+            self._hub,
+            self._undo,
+            self._log,
+            self._now,
+            self._take_snapshot,
+            overlap,
+        )
 
     def add_request(
         self,
@@ -103,11 +116,11 @@ class Engine:
         """
         with self._change():
             seqs = self._requests.find(request_id)
-            self._undo.length(self._aborted)
+            self._undo.length(self._steps.aborted)
             for seq in seqs:
                 self._requests.leave(seq)
                 self.scheduler.finish(seq, "abort")
-                self._aborted.append(seq)
+                self._steps.aborted.append(seq)
         return bool(seqs)
 
     def reset_prefix_cache(self) -> None:
@@ -120,72 +133,49 @@ class Engine:
         return time.perf_counter() - self._start
 
     @property
+    def runner(self) -> Runner:
+        return self._steps.runner
+
+    @property
+    def next_step(self) -> int:
+        """The number of the next step to be planned."""
+        return self._steps.next_step
+
+    @property
     def has_unfinished(self) -> bool:
         return bool(self.live)
 
     def step(self, *, want_record: bool = False) -> StepOutput:
         """Run one batch. With nothing to do it returns an empty output (and an empty record, if asked for)."""
         self._enter()
-        try:
-            self._is_stepping = True
-            output = self._transaction(want_record)
-            self._undo.commit()  # the point of no return, one indivisible call
-        except BaseException:
-            self._recover()
-            raise
-        finally:
-            self._is_stepping = False
+        output = self._step(lambda: self._steps.step(want_record=want_record))
         self._hub.deliver()
         return output
 
-    def _transaction(self, want_record: bool) -> StepOutput:
-        undo, log, clock = self._undo, self._log, time.perf_counter_ns
-        wanted = want_record or bool(self._hub.subscriptions)
-        begin, before = clock(), len(log.events)
-        undo.log((self._rewind, log.events, before, log.base, self.next_step, self._aborted))
-        log.active = wanted
-        batch = self.scheduler.schedule(self.next_step)
-        planned = self._build_planned(batch, before) if wanted else None
-        mark = len(log.events)
-        planned_at = clock()
-        result: list[int] | Sampled = []
-        if batch.seqs:
-            self._dirty = self.blocks.allocated_this_step
-            result = self.runner.run(batch)
-        ran_at = clock()
-        seq_ids, token_ids, finished = self._committer.commit(batch, result)
-        for seq in finished:
-            self._requests.leave(seq)
-        output = StepOutput(self.next_step, seq_ids, token_ids, self._aborted + finished)
-        if planned is not None:
-            times = (planned_at - begin, ran_at - planned_at, clock() - ran_at)
-            output.record = StepRecord(
-                step=self.next_step,
-                time=self._now(),
-                event=log.next_number,
-                before=build_before(log.events[:before], log.base),
-                planned=planned,
-                committed=build_committed(log.events[mark:], log.base + mark, seq_ids, token_ids, times),
-            )
-        if self._dirty:
-            undo.attr(self, "_dirty")
-            self._dirty = []
-        self._aborted = []
-        # A step that did nothing and has nothing to tell gets no number.
-        if batch.seqs or log.events:
-            self.next_step += 1
-            if output.record is not None and self._hub:
-                undo.append(self._hub.outbox, output.record)
-                self._hub.outbox.append(output.record)
-        log.active, log.base, log.events = True, log.next_number, []
-        return output
+    def advance(self) -> bool:
+        """Bring one more step to its end; where steps overlap, the next one is then being computed already.
 
-    def _rewind(self, events: list[Event], num_events: int, base: int, step: int, aborted: list[Sequence]) -> None:
-        """Undo what ``_transaction`` itself changes, but for ``_dirty``."""
-        log = self._log
-        log.active, log.events, log.base = True, events, base
-        del events[num_events:]
-        self.next_step, self._aborted = step, aborted
+        What it yields is in the sequences, and subscribers are told. Every other call first waits for that next step
+        and commits it. False if there was nothing to do.
+        """
+        self._enter(waits=False)
+        was_made = self._step(self._steps.advance)
+        self._hub.deliver()
+        return was_made
+
+    def settle(self) -> None:
+        """Wait for the step that ``advance`` has left in the air, and commit it."""
+        self._enter()
+
+    def _step(self, make: Callable[[], T]) -> T:
+        try:
+            self._is_stepping = True
+            return make()
+        except BaseException:
+            self._steps.recover()
+            raise
+        finally:
+            self._is_stepping = False
 
     def plan(self) -> Planned:
         """What the next step would do, and why; changes nothing."""
@@ -195,13 +185,9 @@ class Engine:
             undo.length(log.events)
             before = len(log.events)
             batch = self.scheduler.schedule(self.next_step)
-            return self._build_planned(batch, before)
+            return self._recorder.planned(log.events[before:], log.base + before, batch)
         finally:
             undo.rollback()
-
-    def _build_planned(self, batch: ScheduledBatch, before: int) -> Planned:
-        dispatch = self.runner.dispatch(batch) if batch.seqs else Dispatch()
-        return self._recorder.planned(self._log.events[before:], self._log.base + before, batch, dispatch)
 
     def snapshot(self) -> Snapshot:
         """The whole state between two steps; costs time in proportion to the pool."""
@@ -230,21 +216,13 @@ class Engine:
             self._undo.rollback()
             raise
 
-    def _enter(self) -> None:
+    def _enter(self, *, waits: bool = True) -> None:
+        """Every call begins here: what an interrupt left behind is put right, and what is in the air lands."""
+        steps = self._steps
         if self._is_stepping:
             raise RuntimeError("the engine is in the middle of a step; call it between steps")
-        if self._undo or self._dirty:
-            self._recover()
-        self._hub.deliver()  # what an interrupt left behind
-
-    def _recover(self) -> None:
-        """Undo an unfinished step. May itself be interrupted: the next call goes on with it."""
-        undo = self._undo
-        undo.rollback()
-        if not self._dirty:
-            return
-        undo.length(self._log.events)
-        drop_overwritten(self._dirty, self.blocks, self.scheduler)
-        undo.attr(self, "_dirty")
-        self._dirty = []
-        undo.commit()
+        if self._undo or steps.dirty or steps.is_doomed:
+            steps.recover()
+        while waits and steps.flights:
+            self._step(steps.land)
+        self._hub.deliver()  # what an interrupt left behind, or has just landed

@@ -114,6 +114,8 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     count[i]:             tokens it runs; context_len[i] = start + count.
     num_cached_tokens[i]: of its tokens, how many came from the prefix cache at admission.
     is_prefill[i], samples[i]: prefill chunk or decode; whether a token is sampled (last chunk, or decode).
+    is_ahead:             planned while the step before was being computed: what that freed did not count yet.
+    sync_reason:          why not, in a run whose steps overlap; None also where nothing came before.
     The growth of block tables is the "allocated" and "hit" block events. num_free_blocks, num_running and
     num_waiting are counted after the plan.
     """
@@ -140,13 +142,17 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     eager_reason: str | None = None
     prefill_backend: str | None = None
     decode_backend: str | None = None
+    is_ahead: bool = False
+    sync_reason: str | None = None
 
 
 class Committed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What the step produced. ``number`` is the event that marks the planned tokens as computed and appends
     ``token_id[i]`` to ``seq_id[i]``; blocks hashed, freed and requests finished follow it.
 
-    Host times in nanoseconds: plan (scheduling), run (the runner, device included when it waits), commit.
+    Host times in nanoseconds: plan (scheduling), run (from the plan to the tokens), commit; of a step that overlaps
+    with others, run_ns has their host times in it too. device_ns: the device's own time for the step, where it has a
+    clock.
     """
 
     number: int | None
@@ -159,6 +165,7 @@ class Committed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     plan_ns: int = 0
     run_ns: int = 0
     commit_ns: int = 0
+    device_ns: int | None = None
 
 
 class StepRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="step"):

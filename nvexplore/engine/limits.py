@@ -6,8 +6,8 @@ from dataclasses import dataclass, fields
 
 from nvexplore.checks import check_int
 from nvexplore.engine.eviction import Eviction, make_eviction
+from nvexplore.engine.hashing import HASH_FUNCTIONS
 from nvexplore.engine.policy import Policy, make_policy
-from nvexplore.engine.prefix_cache import HASH_FUNCTIONS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

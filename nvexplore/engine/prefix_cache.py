@@ -7,21 +7,16 @@ block of a prompt chains to the request's salt: requests of different salts shar
 
 from __future__ import annotations
 
-import hashlib
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from functools import lru_cache
+from collections.abc import Iterator
 from itertools import islice
-from struct import Struct
 from typing import Any, NamedTuple
 
-import xxhash
-
+from nvexplore.engine.hashing import HashFunction, chain_hash
 from nvexplore.engine.undo import UndoLog
 
 MAX_EVICTIONS_KEPT = 16_384
 MAX_CHILDREN_COMPARED = 256
-HashFunction = Callable[[int, list[int]], int]
 
 
 class CachedBlock(NamedTuple):
@@ -42,26 +37,6 @@ Link = tuple[int, int | str]
 """What a block chains to: (hash, registration) of the block before it, or those of a ``root``."""
 ROOT: Link = (0, 0)
 """What the first block of a prompt without salt chains to."""
-
-
-@lru_cache(maxsize=64)  # not more: salts have any length, and whoever asks chooses them
-def _packer(num_tokens: int) -> Callable[..., bytes]:
-    """Packs a parent's hash and so many token ids."""
-    return Struct(f"<Q{num_tokens}q").pack
-
-
-def chain_hash(parent_hash: int, token_ids: list[int]) -> int:
-    """xxhash64 of the parent's hash and the ids; the same in every process."""
-    return xxhash.xxh64_intdigest(_packer(len(token_ids))(parent_hash, *token_ids))
-
-
-def sha256_hash(parent_hash: int, token_ids: list[int]) -> int:
-    """The first 64 bits of SHA-256 of the parent's hash and the ids: nobody can choose prompts that collide."""
-    digest = hashlib.sha256(_packer(len(token_ids))(parent_hash, *token_ids)).digest()
-    return int.from_bytes(digest[:8], "little")
-
-
-HASH_FUNCTIONS: dict[str, HashFunction] = {"xxhash": chain_hash, "sha256": sha256_hash}
 
 
 class Contents:
@@ -123,6 +98,11 @@ class PrefixCache:
         if block is None:
             self._missed = (parent[0], token_ids, hash_)
         return block
+
+    def is_taken(self, parent: Link, token_ids: list[int]) -> bool:
+        """Whether to register ``token_ids`` after ``parent`` would replace a colliding or orphaned entry."""
+        hash_ = self._hash(parent[0], token_ids)
+        return hash_ in self._block_of and self._lookup(hash_, parent[1], token_ids) is None
 
     def link(self, block: int) -> Link:
         """The (hash, registration) that a block following the registered ``block`` chains to."""

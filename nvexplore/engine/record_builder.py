@@ -5,7 +5,9 @@ from __future__ import annotations
 from operator import add
 from typing import Any
 
-from nvexplore.engine.batch import Blocked, Dispatch, ScheduledBatch
+from msgspec.structs import replace
+
+from nvexplore.engine.batch import Blocked, Dispatch, Runner, Sampled, ScheduledBatch
 from nvexplore.engine.event_log import NO_BLOCKS, NO_PREEMPTED, Columns, Event
 from nvexplore.engine.events import Added, Before, Committed, Planned, SlotSpans, Waiting
 from nvexplore.engine.limits import EngineLimits
@@ -53,7 +55,8 @@ class PlanRecorder:
     such steps share the columns that did not change. (Records are never changed, so sharing is safe.)
     """
 
-    def __init__(self, limits: EngineLimits, scheduler: Scheduler) -> None:
+    def __init__(self, limits: EngineLimits, scheduler: Scheduler, runner: Runner) -> None:
+        self._runner = runner
         self._limits = limits
         self._scheduler = scheduler
         self._seqs: list[Sequence] = []
@@ -64,8 +67,9 @@ class PlanRecorder:
         self._num_allocated = -1
         self._block_id: list[int] = []
 
-    def planned(self, events: list[Event], first: int, batch: ScheduledBatch, dispatch: Dispatch) -> Planned:
+    def planned(self, events: list[Event], first: int, batch: ScheduledBatch) -> Planned:
         """Columns of one plan; called before the runner and the commit change the sequences."""
+        dispatch = self._runner.dispatch(batch) if batch.seqs else Dispatch()
         limits, queues = self._limits, self._scheduler.queues
         num_waiting = len(queues.waiting)
         # What a sequence took from the cache changes only when it is admitted again.
@@ -149,10 +153,33 @@ def slot_spans(batch: ScheduledBatch, block_size: int) -> SlotSpans:
     return SlotSpans(row=list(row_), block_id=list(block_id), offset=list(offset_), length=list(length_))
 
 
+def renumbered(planned: Planned, by: int) -> Planned:
+    """The plan with all its event numbers greater by so many."""
+    if not by:
+        return planned
+
+    def moved(columns: Any) -> Any:
+        return replace(columns, number=[number + by for number in columns.number]) if columns.number else columns
+
+    assert planned.number is not None  # only plans that run something are made ahead
+    return replace(
+        planned,
+        number=planned.number + by,
+        blocks=moved(planned.blocks),
+        admitted=moved(planned.admitted),
+        preempted=moved(planned.preempted),
+    )
+
+
 def build_committed(
-    events: list[Event], first: int, seq_id: list[int], token_id: list[int], times: tuple[int, int, int]
+    events: list[Event],
+    first: int,
+    seq_id: list[int],
+    token_id: list[int],
+    times: tuple[int, int, int],
+    result: list[int] | Sampled,
 ) -> Committed:
-    """Columns of one commit; ``times``: plan, run, commit in ns."""
+    """Columns of one commit; ``times``: plan, run, commit in ns; ``result``: what the runner gave."""
     if len(events) == 1:  # nothing but that the step was committed
         columns, finished = NOTHING, NONE_FINISHED
     else:
@@ -169,4 +196,5 @@ def build_committed(
         plan_ns=times[0],
         run_ns=times[1],
         commit_ns=times[2],
+        device_ns=result.device_ns if isinstance(result, Sampled) else None,
     )

@@ -64,15 +64,16 @@ class Requests:
         seq = self.live.get(request_id)
         return [] if seq is None else [seq]
 
-    def leave(self, seq: Sequence) -> None:
-        """Forget a sequence that has finished."""
-        self._undo.key(self.live, seq.request_id)
-        del self.live[seq.request_id]
-        if seq.sampling_params.n > 1:
-            parent = seq.request_id.rpartition("#")[0] if seq.sample_index else seq.request_id
-            if not self.find(parent):
-                self._undo.key(self._families, parent)
-                del self._families[parent]
+    def leave(self, *seqs: Sequence) -> None:
+        """Forget sequences that have finished."""
+        for seq in seqs:
+            self._undo.key(self.live, seq.request_id)
+            del self.live[seq.request_id]
+            if seq.sampling_params.n > 1:
+                parent = seq.request_id.rpartition("#")[0] if seq.sample_index else seq.request_id
+                if not self.find(parent):
+                    self._undo.key(self._families, parent)
+                    del self._families[parent]
 
     def _checked_id(self, request_id: str | None, n: int) -> str:
         """``request_id``, or one made from the next seq_id, if it and those of its samples are free."""

@@ -20,7 +20,17 @@ from nvexplore.engine.sequence import Sequence, SequenceStatus
 from nvexplore.engine.undo import UndoLog
 
 SCHEDULED = ("scheduled",)
+NO_BLOCKS_AHEAD = "blocks that the step before may free"
+NEEDS_HOST = "penalties or log probabilities"
 PREFILL, DECODE = SequenceStatus.PREFILL, SequenceStatus.DECODE
+
+
+class NotAhead(Exception):
+    """The next step can't be planned before the last one has been committed. reason: why not, for the record."""
+
+    def __init__(self, reason: str | None) -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
 class Scheduler:
@@ -43,9 +53,15 @@ class Scheduler:
         self._log = log
         # Whether a resident sequence may have prompt tokens left to run. Wrongly True costs a look at all of them.
         self._has_prefills = False
+        self._is_ahead = False
 
-    def schedule(self, step: int) -> ScheduledBatch:
-        """The batch of step number ``step``; empty exactly when nothing waits and nothing runs."""
+    def schedule(self, step: int, *, is_ahead: bool = False) -> ScheduledBatch:
+        """The batch of step number ``step``; empty exactly when nothing waits and nothing runs.
+
+        is_ahead: the step before has not been committed: sequences may lack its token, and those that it may end run
+        nothing. NotAhead if somebody would have to give way; the caller undoes what was planned so far.
+        """
+        self._is_ahead = is_ahead
         self.blocks.start_step(step)
         batch = ScheduledBatch([], [], [], [], [], [])  # half the time of its default factories
         if self.policy.decodes_first:
@@ -140,20 +156,25 @@ class Scheduler:
     def _decode(self, batch: ScheduledBatch) -> None:
         """Every decoding sequence runs its newest token, as far as the budget goes."""
         blocks, size, budget = self.blocks, self.limits.block_size, self.limits.max_num_batched_tokens
+        rows = self.queues.running
         if self._has_prefills:
-            rows = [seq for seq in self.queues.running if seq.status is DECODE][:budget]
-        else:
-            rows = self.queues.running[:budget]
+            rows = [seq for seq in rows if seq.status is DECODE]
+        if self._is_ahead:
+            rows = [seq for seq in rows if seq.num_computed_tokens < seq.ends_at]
+        rows = rows[:budget]
         # Those whose newest token is the first or the last of a block need a block, or have one to register.
-        due = [seq for seq in rows if len(seq.token_ids) % size < 2]
-        if len(due) > len(blocks.free):
+        due = [seq for seq in rows if (seq.num_computed_tokens + 1) % size < 2]
+        num_free = len(blocks.free)
+        if len(due) > num_free < sum(seq.num_computed_tokens == len(seq.block_table) * size for seq in due):
+            if self._is_ahead:
+                raise NotAhead(NO_BLOCKS_AHEAD)
             self._decode_tightly(batch)
             return
         for seq in due:
-            num_tokens = len(seq.token_ids)
+            num_tokens = seq.num_computed_tokens + 1
             if num_tokens > len(seq.block_table) * size:
                 blocks.grow(seq, num_tokens)
-            if num_tokens // size > len(seq.chain):
+            if len(seq.token_ids) >= num_tokens and num_tokens // size > len(seq.chain):
                 blocks.register_written(seq, num_tokens)
         batch.add_decodes(rows)
 

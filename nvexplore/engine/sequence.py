@@ -36,6 +36,9 @@ class Sequence:
     stop_ids:             ids that end the completion: end-of-sequence unless ignored, and stop_token_ids.
     is_plain:             SamplingParams.is_plain.
     may_end_at:           until so many tokens are computed, the token that follows ends it only if it is a stop id.
+    ends_at:              no row beyond so many computed tokens gives it a token: those of max_tokens, or of its end.
+    needs_host:           a token of it can't be drawn before the host knows the one before (penalties), or the host
+                          wants more than the token (log probabilities); such a step overlaps with no other.
     logprobs:             one entry a completion token, or None where they are not asked for.
     prompt_logprobs:      of the prompt tokens whose context has been computed, None for the first; or None as above.
     finish_reason:        None, "stop", "length" (max_tokens), "abort", or "error" (no token could be chosen).
@@ -48,11 +51,13 @@ class Sequence:
         "arrival",
         "block_table",
         "chain",
+        "ends_at",
         "error",
         "finish_reason",
         "is_plain",
         "logprobs",
         "may_end_at",
+        "needs_host",
         "num_cached_tokens",
         "num_computed_tokens",
         "num_passed",
@@ -103,7 +108,9 @@ class Sequence:
         if sampling_params.stop_token_ids:
             self.stop_ids = self.stop_ids.union(sampling_params.stop_token_ids)
         self.is_plain = sampling_params.is_plain
-        self.may_end_at = 0 if sampling_params.stop else self.num_prompt_tokens + sampling_params.max_tokens - 1
+        self.ends_at = self.num_prompt_tokens + sampling_params.max_tokens - 1
+        self.may_end_at = 0 if sampling_params.stop else self.ends_at
+        self.needs_host = sampling_params.needs_host
         self.logprobs: list[Logprobs] | None = None if sampling_params.logprobs is None else []
         # All samples have the same prompt: the first one's are enough.
         asked = sampling_params.prompt_logprobs is not None and sample_index == 0

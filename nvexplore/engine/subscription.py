@@ -54,7 +54,7 @@ class Hub:
     def __init__(self, take_snapshot: Callable[[], Snapshot]) -> None:
         self._take_snapshot = take_snapshot
         self.subscriptions: list[Subscription] = []
-        self.outbox: deque[StepRecord] = deque()
+        self.outbox: deque[StepRecord | Snapshot] = deque()
         self._is_delivering = False
 
     def __bool__(self) -> bool:
@@ -71,7 +71,7 @@ class Hub:
         return subscription
 
     def deliver(self) -> None:
-        """Bring every queued record to every subscriber, in step order."""
+        """Bring every queued record (or snapshot, where records were lost) to every subscriber, in step order."""
         if self._is_delivering:  # a subscriber steps the engine: the outer loop delivers what that yields
             return
         if not self.outbox:
@@ -85,19 +85,27 @@ class Hub:
         finally:
             self._is_delivering = False
 
-    def _deliver_one(self, subscription: Subscription, record: StepRecord) -> None:
-        if subscription.next_step > record.step:
+    def _deliver_one(self, subscription: Subscription, item: Snapshot | StepRecord) -> None:
+        step = item.step
+        if subscription.next_step > step:
             return
-        item: Snapshot | StepRecord = record
-        try:
-            try:
-                subscription.callback(item)
-            except SnapshotNeeded:
-                item = self._take_snapshot()
-                subscription.callback(item)
-        except Exception as error:
+        error = _error_of(subscription.callback, item)
+        if isinstance(error, SnapshotNeeded):
+            # What is in the air lands for it. An error in there is not the subscriber's: it ends this call.
+            item = self._take_snapshot()
+            error = _error_of(subscription.callback, item)
+        if error is not None:
             subscription.error = error
             subscription.close()
-            logger.exception("a subscriber failed at step %d and was detached", record.step)
+            logger.error("a subscriber failed at step %d and was detached", step, exc_info=error)
         # A snapshot may be newer than the record: it holds the steps still queued.
         subscription.next_step = item.step if isinstance(item, Snapshot) else item.step + 1
+
+
+def _error_of(callback: Subscriber, item: Snapshot | StepRecord) -> Exception | None:
+    """What ``callback`` raises, if it does; Ctrl-C goes through."""
+    try:
+        callback(item)
+    except Exception as error:
+        return error
+    return None

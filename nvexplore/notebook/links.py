@@ -9,6 +9,7 @@ from nvexplore.generation import check_progress
 from nvexplore.notebook.errors import NO_MODEL, SessionError
 
 if TYPE_CHECKING:
+    from nvexplore.llm import LLM
     from nvexplore.notebook.runner import TaskRunner
     from nvexplore.notebook.session import Session
 
@@ -21,10 +22,24 @@ class Links:
 
     def step(self) -> None:
         """One step of a run; the subscribers do the rest."""
+        llm = self._llm()
+        check_progress(llm.step(), llm.engine)
+
+    def advance(self) -> None:
+        """One step of a run that nobody asked to stop at a certain step: the next one may be running already."""
+        self._llm().advance()
+
+    def settle(self) -> None:
+        """The run stops: what is running comes to its end."""
+        session = self._session()
+        if session is not None and session.is_loaded:
+            self._llm().settle()
+
+    def _llm(self) -> LLM:
         session = self._session()
         if session is None or session.llm is None:
             raise SessionError(NO_MODEL)
-        check_progress(session.llm.step(), session.llm.engine)
+        return session.llm
 
     def has_work(self) -> bool:
         session = self._session()

@@ -29,6 +29,8 @@ def _nothing(_: TaskRunner) -> None:
 class TaskRunner:
     """Calls ``step()`` while ``has_work()``, as long as it is told to.
 
+    advance:   instead of ``step`` where no step is special, so that the next may begin before one ends.
+    settle:    called when a run stops: what has begun comes to its end.
     on_change: called after the state has changed, on the thread that steps.
     slice_s:   a live run makes as many steps as fit in so many seconds, then lets the kernel work for 1 ms.
     max_hz:    steps a second at most in a live run, for watching; None is no limit.
@@ -40,10 +42,13 @@ class TaskRunner:
         step: Callable[[], object],
         has_work: Callable[[], bool],
         *,
+        advance: Callable[[], object] | None = None,
+        settle: Callable[[], object] = lambda: None,
         on_change: Callable[[TaskRunner], None] = _nothing,
         slice_s: float = 0.030,
     ) -> None:
         self._step, self._has_work, self._on_change = step, has_work, on_change
+        self._advance, self._settle = advance or step, settle
         self.slice_s = slice_s
         self.max_hz: float | None = None
         self.num_steps = 0
@@ -110,13 +115,15 @@ class TaskRunner:
         self._blocking = True
         self._on_change(self)
         made = 0
+        go = self._advance if max_steps is None and until is None else self._step
         try:
             while self._running and made != max_steps and self._has_work():
-                self._step()
+                go()
                 made += 1
                 self.num_steps += 1
                 if until is not None and until():
                     break
+            self._settle()
         finally:
             self._blocking = self._running = False
             self._on_change(self)
@@ -178,6 +185,10 @@ class TaskRunner:
             if self.is_running:
                 # A real millisecond, not sleep(0): it lets the kernel's sockets be polled between two slices.
                 await asyncio.sleep(max(0.001, pause))
+        try:
+            self._settle()
+        except BaseException as error:
+            self.error = error
         self._on_change(self)
 
     def _slice(self) -> float:
@@ -190,7 +201,7 @@ class TaskRunner:
                     with self._flags:
                         self._running, self._todo = False, 0
                     break
-                self._step()
+                (self._step if self._todo or self.max_hz else self._advance)()
             except BaseException as error:  # a task must not die silently: pause, and show it
                 with self._flags:
                     self._running, self._todo, self.error = False, 0, error

@@ -80,7 +80,9 @@ class Session:
         self._recorder = recorder
         self._subscriptions = [llm.engine.subscribe(self.log.push), llm.engine.subscribe(recorder.push)]
         links = Links(self)
-        self._runner = TaskRunner(links.step, links.has_work, on_change=links.changed)
+        self._runner = TaskRunner(
+            links.step, links.has_work, advance=links.advance, settle=links.settle, on_change=links.changed
+        )
         self._display = Display(llm.engine, recorder, self.log.text, self._runner, links.command)
         return llm
 

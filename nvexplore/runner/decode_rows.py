@@ -17,6 +17,7 @@ from torch import Tensor
 from nvexplore.engine.batch import ScheduledBatch
 from nvexplore.engine.sequence import Sequence
 from nvexplore.layers.controls import Controls
+from nvexplore.runner.launched import LaunchedBatch, decode_ids
 from nvexplore.runner.packing import decode_shapes, offsets, packed_size
 from nvexplore.runner.sample_keys import sample_keys, stream_of
 
@@ -56,9 +57,17 @@ class DecodeRows:
         self._counting = np.arange(max_rows + 1, dtype=np.int32)
 
     def build(
-        self, batch: ScheduledBatch, size: int, buffer: Callable[[int], Tensor], controls: Controls | None = None
+        self,
+        batch: ScheduledBatch,
+        size: int,
+        buffer: Callable[[int], Tensor],
+        controls: Controls | None = None,
+        previous: LaunchedBatch | None = None,
     ) -> DecodeBatch:
-        """Lay out a batch of decode rows, padded to ``size``, in what ``buffer`` gives for a number of int32."""
+        """Lay out a batch of decode rows, padded to ``size``, in what ``buffer`` gives for a number of int32.
+
+        previous: the batch that is being computed and may yield ids that this one begins with.
+        """
         seqs, count = batch.seqs, len(batch.seqs)
         if len(self._known) + count > self._lines:
             self._known.clear()
@@ -83,7 +92,7 @@ class DecodeRows:
         temperatures = self._temperatures[lines]
         keys[:count] = np.where(temperatures > 0, sample_keys(self._streams[lines], starts + 1), 0)
         keys[count:] = 0
-        put("input_ids", [seq.token_ids[-1] for seq in seqs])
+        put("input_ids", decode_ids(batch, previous))
         put("positions", starts)
         put("slot_mapping", blocks * self._block_size + starts % self._block_size, -1)
         put("context_lens", starts + 1)

@@ -17,6 +17,7 @@ from torch import Tensor
 from nvexplore.engine.batch import ScheduledBatch
 from nvexplore.layers.controls import Controls
 from nvexplore.runner.block_tables import BlockTables
+from nvexplore.runner.launched import LaunchedBatch, next_id
 from nvexplore.runner.packing import FIELDS, decode_shapes, offsets, packed_size, unpack
 from nvexplore.runner.sample_keys import sample_keys, stream_of
 
@@ -27,7 +28,7 @@ class ForwardBatch:
 
     T tokens, N rows, R rows that are sampled; int32 where not said otherwise.
     packed:        the buffer that holds all of the following.
-    input_ids:     [T] token ids.
+    input_ids:     [T] token ids; -1 - i stands for the id that row i of the sampled ones before is about to get.
     positions:     [T] absolute positions in their sequences, from 0.
     slot_mapping:  [T] slot of the pool that a token's key and value go to; -1: they are not stored.
     cu_seqlens_q:  [N + 1] first token of each row, then T.
@@ -97,12 +98,14 @@ def build_forward_batch(
     controls: Controls | None = None,
     tables: BlockTables | None = None,
     buffer: Callable[[int], Tensor] | None = None,
+    previous: LaunchedBatch | None = None,
 ) -> ForwardBatch:
     """Lay ``batch`` out as tensors on the CPU; reads sequences and changes nothing.
 
     num_padding: rows to add for a graph of fixed size; they are sampled too, so that sizes decide all shapes.
     tables: kept by whoever builds a batch every step, for speed alone.
     buffer: gives the int32 tensor of a size to build the batch in.
+    previous: the batch that is being computed and may yield ids that this one begins with.
     ValueError where a block table does not reach the end of its row.
     """
     used: list[list[int]] = []  # the blocks of each row's context
@@ -116,7 +119,7 @@ def build_forward_batch(
             )
         used.append(table if len(table) == num_blocks else table[:num_blocks])
         if count == 1:
-            ids.append(seq.token_ids[start])
+            ids.append(next_id(seq, start, previous))
         else:
             ids += seq.token_ids[start : start + count]
     num_rows = len(used)

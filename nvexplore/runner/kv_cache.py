@@ -2,12 +2,35 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor
 
 from nvexplore.layers.attention import Attention
+
+_NARROW: Final = {"fp8": torch.float8_e4m3fn}  # what keys and values may be stored in beside the model's own format
+
+
+def resolve_kv_dtype(kv_cache_dtype: str, dtype: torch.dtype) -> torch.dtype:
+    """Return the dtype of keys and values in the pool; "auto" is ``dtype``, the one that the model computes in."""
+    if kv_cache_dtype == "auto":
+        return dtype
+    if kv_cache_dtype not in _NARROW:
+        raise ValueError(f"kv_cache_dtype={kv_cache_dtype!r} is not supported (supported: auto, {', '.join(_NARROW)})")
+    return _NARROW[kv_cache_dtype]
+
+
+def as_stored(x: Tensor, kv_dtype: torch.dtype) -> Tensor:
+    """Return values as a pool of ``kv_dtype`` keeps them, like x in shape.
+
+    float8_e4m3fn keeps 4 significant bits, and multiples of 2**-9 below 2**-6. It has no infinity: values beyond its
+    greatest, 448, become that. NaN stays NaN.
+    """
+    if x.dtype == kv_dtype:
+        return x
+    greatest = torch.finfo(kv_dtype).max
+    return x.clamp(-greatest, greatest).to(kv_dtype)
 
 
 class DeviceMemory(NamedTuple):
@@ -41,7 +64,10 @@ class DeviceMemory(NamedTuple):
 
 
 class KVCacheShape(NamedTuple):
-    """What one rank stores for each token: 2 * num_layers * num_kv_heads * head_dim values of ``dtype``."""
+    """What one rank stores for each token: 2 * num_layers * num_kv_heads * head_dim values of ``dtype``.
+
+    dtype: the pool's, see ``resolve_kv_dtype``.
+    """
 
     num_layers: int
     block_size: int
@@ -69,7 +95,7 @@ class KVCacheShape(NamedTuple):
                 f"no room for the KV cache: one block takes {self.block_bytes:,} bytes (keys and values of "
                 f"{self.num_layers} layers x {self.block_size} tokens x {self.num_kv_heads} KV heads x "
                 f"{self.head_dim} x {self.dtype}), {max(0, available):,} bytes are available{origin}. Free memory, "
-                "choose a smaller block_size or dtype, or set num_kvcache_blocks"
+                "choose a smaller block_size, dtype or kv_cache_dtype, or set num_kvcache_blocks"
             )
         return fitting if useful_blocks is None else min(fitting, useful_blocks)
 

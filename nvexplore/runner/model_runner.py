@@ -15,10 +15,9 @@ from torch import Tensor
 
 from nvexplore.backends import create_backend
 from nvexplore.checks import check_int
-from nvexplore.engine.batch import Dispatch, Sampled, ScheduledBatch
+from nvexplore.engine.batch import Dispatch, Launched, Sampled, ScheduledBatch
 from nvexplore.engine.sequence import Sequence
 from nvexplore.layers.controls import Controls
-from nvexplore.layers.logprobs import token_logprobs
 from nvexplore.layers.parameter import Placement
 from nvexplore.model_config import ModelConfig
 from nvexplore.models.decoder import CausalLM
@@ -27,13 +26,15 @@ from nvexplore.runner.decode_rows import DecodeRows
 from nvexplore.runner.forward_batch import ForwardBatch, build_forward_batch
 from nvexplore.runner.kv_cache import DeviceMemory, KVCache, KVCacheShape
 from nvexplore.runner.largest import largest_batches
+from nvexplore.runner.launched import LaunchedBatch
 from nvexplore.runner.memory_ledger import ledger_of
+from nvexplore.runner.stopwatch import Stopwatch
 from nvexplore.runner.weights import Progress, load_weights
-from nvexplore.runner.wishes import Wishes, wishes_of
+from nvexplore.runner.wishes import wishes_of
+from nvexplore.runner.with_logprobs import run_with_logprobs
 from nvexplore.sampling_params import SamplingParams
 
 _DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-_PROMPT_ROWS: Final = 64  # rows of logits at a time: a vocabulary is wide, a prompt is long
 
 
 class NonFiniteLogitsError(ArithmeticError):
@@ -45,6 +46,7 @@ class ModelRunner:
 
     num_blocks, block_size: the pool's; vocab_size: token ids are below it; dtype: of weights and KV.
     model, kv_cache, backend: to look at; they are gone after ``close``. memory: where it goes.
+    load_times: seconds by stage: "weights", "memory" (measured, with kernels compiled), "warm_up", "capture".
     """
 
     def __init__(
@@ -84,9 +86,12 @@ class ModelRunner:
             device, self.dtype, block_size=block_size, head_dim=model_config.head_dim, **backend_options
         )
         device = self.backend.device
+        clock = Stopwatch()
+        self.load_times = clock.seconds
         self.model = CausalLM(model_config, max_positions=max_model_len, placement=Placement(self.dtype, device))
         load_weights(self.model, path, progress)
         self.backend.prepare_weights(self.model)
+        clock.lap("weights")
         layers = [layer.self_attn for layer in self.model.decoder_layers()]
         shape = KVCacheShape.of(layers, block_size, self.dtype)
         longest = -(-max_model_len // block_size)
@@ -109,7 +114,9 @@ class ModelRunner:
         self._rows = DecodeRows(
             block_size=block_size, seed=seed, max_rows=min(max_num_seqs, max_num_batched_tokens), max_blocks=longest
         )
+        clock.lap("memory")
         self._warm_up()
+        clock.lap("warm_up")
         if not enforce_eager:
             with torch.inference_mode():
                 self.backend.capture(
@@ -119,6 +126,7 @@ class ModelRunner:
                     block_size=block_size,
                     progress=progress is not None,
                 )
+        clock.lap("capture")
         self.memory = ledger_of(
             str(device),
             weights=sum({p.data_ptr(): p.nbytes for p in self.model.parameters()}.values()),
@@ -132,51 +140,36 @@ class ModelRunner:
     def run(self, batch: ScheduledBatch) -> list[int] | Sampled:
         """Compute the batch; return one token id for each row whose ``samples`` is True, in row order.
 
-        -1 for a row whose logits have no finite maximum. A ``Sampled`` where log probabilities are asked for.
+        -1 for a row whose logits have no finite maximum. A ``Sampled`` where there is more to tell.
         """
         self._check_open()
-        if not batch.seqs:
-            return []
+        return self.launch(batch, None).wait() if batch.seqs else []
+
+    def launch(self, batch: ScheduledBatch, previous: Launched | None) -> LaunchedBatch:
+        """Give the batch to the device; what comes of it is waited for later. See ``OverlappingRunner``."""
+        self._check_open()
+        assert previous is None or isinstance(previous, LaunchedBatch)
         wishes = wishes_of(batch, self.vocab_size)
+        controls = None if wishes is None else wishes.controls
+        backend = self.backend
         with torch.inference_mode():
+            began = backend.begin_step()
             if wishes is not None and (wishes.logprobs or wishes.prompts):
-                return self._run_with_logprobs(self._begin(batch, wishes.controls), batch, wishes)
-            controls = None if wishes is None else wishes.controls
+                begun = self._begin(batch, controls)
+                return LaunchedBatch(batch, None, run_with_logprobs(self.model, backend, begun, batch, wishes))
             size = self.dispatch(batch).graph_size
             if size is not None:
-                decode = self._rows.build(batch, size, self.backend.staging, controls)
-                drawn: list[int] = self.backend.replay(decode).tolist()
-                return drawn[: decode.num_rows]
-            begun = self._begin(batch, controls)
-            if begun.num_samples:
-                ids: list[int] = self.backend.step(self.model, begun).tolist()
-                return ids
-            self.model.forward(self.backend, begun)
-            return []
-
-    def _run_with_logprobs(self, begun: ForwardBatch, batch: ScheduledBatch, wishes: Wishes) -> Sampled:
-        hidden, head = self.model.forward(self.backend, begun), self.model.lm_head
-        sampled = Sampled([])
-        if begun.num_samples:
-            logits = self.backend.logits(hidden, begun.logits_rows, head)
-            ids = sampled.token_ids = self.backend.sample(logits, begun).tolist()
-            told = [wish for wish in wishes.logprobs if ids[wish[1]] >= 0]
-            if told:
-                rows = [row for _, row, _ in told]
-                found = token_logprobs(logits[rows], [ids[row] for row in rows], [count for _, _, count in told])
-                sampled.logprobs = {row: each for (row, _, _), each in zip(told, found, strict=True)}
-        first_token = begun.cu_seqlens_q.tolist()
-        for row, first, end, count in wishes.prompts:
-            seq, start = batch.seqs[row], batch.starts[row]
-            kept = sampled.prompt_logprobs[row] = []
-            for begin in range(first, end, _PROMPT_ROWS):
-                tokens = range(begin, min(begin + _PROMPT_ROWS, end))
-                # The logits before a token, which are those of the position before it, say how likely it was.
-                where = [first_token[row] + token - 1 - start for token in tokens]
-                logits = self.backend.logits(hidden, begun.logits_rows.new_tensor(where), head)
-                ids = [seq.token_ids[token] for token in tokens]
-                kept += token_logprobs(logits, ids, [count] * len(ids))
-        return sampled
+                decode = self._rows.build(batch, size, backend.staging, controls, previous)
+                ids = backend.replay(decode)[: decode.num_rows]
+            else:
+                begun = self._begin(batch, controls, previous)
+                if begun.num_samples:
+                    ids = backend.step(self.model, begun)
+                else:
+                    self.model.forward(backend, begun)
+                    ids = torch.empty(0, dtype=torch.int64, device=backend.device)
+                backend.keep(ids)
+            return LaunchedBatch(batch, backend.read_back(ids, began, None if previous is None else previous.ids))
 
     def forward_logits(self, batch: ScheduledBatch, *, all_positions: bool = False) -> Tensor:
         """Compute the batch, KV too; return float32 logits [n, vocab] of the sampled rows, or of all."""
@@ -203,8 +196,10 @@ class ModelRunner:
             self.backend.close()
             del self.model, self.kv_cache
 
-    def _begin(self, batch: ScheduledBatch, controls: Controls | None = None) -> ForwardBatch:
-        return self.backend.begin(
+    def _begin(
+        self, batch: ScheduledBatch, controls: Controls | None = None, previous: LaunchedBatch | None = None
+    ) -> ForwardBatch:
+        begun = self.backend.begin(
             build_forward_batch(
                 batch,
                 self.block_size,
@@ -212,8 +207,15 @@ class ModelRunner:
                 controls=controls,
                 tables=self._tables,
                 buffer=self.backend.staging,
+                previous=previous,
             )
         )
+        if previous is not None and any(
+            start + count > len(seq.token_ids)
+            for seq, start, count in zip(batch.seqs, batch.starts, batch.counts, strict=True)
+        ):
+            self.backend.feed(begun)
+        return begun
 
     def _check_open(self) -> None:
         if self._closed:

@@ -32,7 +32,7 @@ def wishes_of(batch: ScheduledBatch, vocab_size: int) -> Wishes | None:
     if all(seq.is_plain for seq in batch.seqs):
         return None
     wishes = Wishes(None, [], [])
-    controlled: list[tuple[int, Sequence]] = []
+    controlled: list[tuple[int, Sequence, bool]] = []
     sampled_row = 0
     rows = zip(batch.seqs, batch.starts, batch.counts, batch.samples, strict=True)
     for row, (seq, start, count, samples) in enumerate(rows):
@@ -45,32 +45,34 @@ def wishes_of(batch: ScheduledBatch, vocab_size: int) -> Wishes | None:
             continue
         if params.logprobs is not None:
             wishes.logprobs.append((row, sampled_row, params.logprobs))
-        if params.has_penalties or params.has_filters or seq.num_completion_tokens < params.min_tokens:
-            controlled.append((sampled_row, seq))
+        # Counted by position: the token before may not be known yet.
+        lacks_tokens = start + count - seq.num_prompt_tokens < params.min_tokens
+        if params.has_penalties or params.has_filters or lacks_tokens:
+            controlled.append((sampled_row, seq, lacks_tokens))
         sampled_row += 1
     if controlled:
         wishes.controls = _controls(controlled, vocab_size)
     return wishes
 
 
-def _controls(rows: list[tuple[int, Sequence]], vocab_size: int) -> Controls:
+def _controls(rows: list[tuple[int, Sequence, bool]], vocab_size: int) -> Controls:
     seen: list[tuple[int, ...]] = []
     banned: list[tuple[int, ...]] = []
-    for index, (_, seq) in enumerate(rows):
+    for index, (_, seq, lacks_tokens) in enumerate(rows):
         params = seq.sampling_params
         if params.has_penalties:
             counts: dict[int, int] = Counter(seq.completion_token_ids)
             if params.repetition_penalty != 1:  # the only one that looks at the prompt
                 counts = dict.fromkeys(seq.prompt_token_ids, 0) | counts
             seen += [(index, token_id, count) for token_id, count in counts.items()]
-        if seq.num_completion_tokens < params.min_tokens:
+        if lacks_tokens:
             # A checkpoint may name an end-of-sequence id that its vocabulary does not have.
             banned += [(index, token_id) for token_id in sorted(seq.stop_ids) if token_id < vocab_size]
-    asked = [seq.sampling_params for _, seq in rows]
+    asked = [seq.sampling_params for _, seq, _ in rows]
     seen_rows, seen_ids, seen_counts = _columns(seen, 3)
     banned_rows, banned_ids = _columns(banned, 2)
     return Controls(
-        rows=torch.tensor([row for row, _ in rows]),
+        rows=torch.tensor([row for row, _, _ in rows]),
         repetition=torch.tensor([p.repetition_penalty for p in asked], dtype=torch.float32),
         frequency=torch.tensor([p.frequency_penalty for p in asked], dtype=torch.float32),
         presence=torch.tensor([p.presence_penalty for p in asked], dtype=torch.float32),

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from nvexplore.backends.cuda_graphs import ladder
+from nvexplore.explore.recorder import Recorder
 from nvexplore.llm import LLM
 from nvexplore.sampling_params import SamplingParams
 from nvexplore.toy import make_toy
@@ -88,60 +89,47 @@ def set_mode(mode: str | int) -> None:
         torch.cuda.set_sync_debug_mode(mode)
 
 
-@pytest.fixture
-def errors_where_the_host_waits(monkeypatch: pytest.MonkeyPatch) -> Callable[[], AbstractContextManager[None]]:
-    """A context in which everything that waits for the device raises, but for reading results with ``tolist``."""
-    plain = torch.Tensor.tolist
-
-    def tolist(tensor: torch.Tensor) -> Any:
-        mode = torch.cuda.get_sync_debug_mode()
+@contextmanager
+def errors_where_the_host_waits() -> Iterator[None]:
+    """Everything that waits for the device raises; but for an event, which is what the engine waits for."""
+    try:
+        set_mode("error")
+        yield
+    finally:
         set_mode("default")
-        try:
-            return plain(tensor)
-        finally:
-            set_mode(mode)
-
-    @contextmanager
-    def watched() -> Iterator[None]:
-        with monkeypatch.context() as patch:
-            patch.setattr(torch.Tensor, "tolist", tolist)
-            try:
-                set_mode("error")
-                yield
-            finally:
-                set_mode("default")
-
-    return watched
 
 
+@pytest.mark.parametrize("overlap", [False, True], ids=["single", "overlapped"])
 @pytest.mark.parametrize("enforce_eager", [True, False], ids=["eager", "graphs"])
 @pytest.mark.parametrize(("architecture", "dtype"), [("llama", "float32"), ("qwen3_moe", "bfloat16")])
-def test_a_step_waits_for_nothing_but_its_tokens(
-    architecture: str,
-    dtype: str,
-    enforce_eager: bool,
-    tmp_path: Path,
-    errors_where_the_host_waits: Callable[[], AbstractContextManager[None]],
+def test_recorded_steps_wait_for_nothing_but_their_tokens(
+    architecture: str, dtype: str, enforce_eager: bool, overlap: bool, tmp_path: Path
 ) -> None:
-    """Prompts, chunks, decodes and mixtures of them; drawn and greedy."""
+    """Prompts, chunks, decodes and mixtures of them; drawn and greedy; with a recorder, which device times reach."""
     path = make_toy(tmp_path, architecture, head_dim=64)
     asked = [
         (p, SamplingParams(temperature=n % 2, max_tokens=6, ignore_eos=True)) for n, p in enumerate(prompts(40, 9))
     ]
-    with make_llm(path, dtype=dtype, policy="mixed", max_num_batched_tokens=16, enforce_eager=enforce_eager) as llm:
+    limits: dict[str, Any] = {"policy": "mixed", "max_num_batched_tokens": 16, "enforce_eager": enforce_eager}
+    with make_llm(path, dtype=dtype, overlap=overlap, **limits) as llm:
         tokens(llm, asked)  # kernels are compiled
+        recorder = Recorder()
+        llm.engine.subscribe(recorder)
         seqs = [llm.add_request(prompt[::-1], params) for prompt, params in asked]
         with errors_where_the_host_waits():
-            steps = len(list(llm.steps()))
-        assert steps >= 6 and all(seq.num_completion_tokens == 6 for seq in seqs)
+            while llm.has_unfinished:
+                llm.advance()
+        records = recorder.records
+        assert len(records) >= 6 and all(seq.num_completion_tokens == 6 for seq in seqs)
+        assert sum(record.planned.is_ahead for record in records) >= (4 if overlap else 0)
+        assert overlap or not any(record.planned.is_ahead for record in records)
+        assert all(record.committed.device_ns and record.committed.device_ns > 0 for record in records)
 
 
-def test_waiting_would_be_noticed(errors_where_the_host_waits: Callable[[], AbstractContextManager[None]]) -> None:
+def test_waiting_would_be_noticed() -> None:
     found = torch.ones(3, device="cuda")
-    with errors_where_the_host_waits():
-        assert found.tolist() == [1, 1, 1]
-        with pytest.raises(RuntimeError, match="synchroniz"):
-            found.nonzero()
+    with errors_where_the_host_waits(), pytest.raises(RuntimeError, match="synchroniz"):
+        found.nonzero()
 
 
 def records_of(llm: LLM, params: SamplingParams) -> list[Any]:

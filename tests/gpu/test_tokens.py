@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from nvexplore.sampling_params import SamplingParams
 from nvexplore.toy import make_toy
 from tests.gpu.engines import ROOMY, greedy, make_llm, prompts, run, tokens
 from tests.parity import engine_tokens
@@ -62,13 +63,40 @@ def test_chunks_that_nobody_waits_for(toy: Path) -> None:
         expected = tokens(llm, asked)
     with make_llm(toy, **limits) as llm:
         tokens(llm, [(prompts(30)[0][::-1], greedy(2))])  # kernels are compiled
+        told: list[Any] = []
+        llm.engine.subscribe(told.append)
         seqs = [llm.add_request(*each) for each in asked]
-        chunks = 0
         while llm.has_unfinished:
             torch.cuda._sleep(100_000_000)  # cycles: some 50 ms
-            chunks += not any(llm.step().planned.samples)
-        assert chunks >= 8
+            llm.advance()
+        assert sum(not any(record.planned.samples) for record in told[1:]) >= 8
+        assert sum(record.planned.is_ahead for record in told[1:]) >= 12
         assert [seq.completion_token_ids for seq in seqs] == expected
+
+
+@pytest.mark.parametrize("enforce_eager", [True, False], ids=["eager", "graphs"])
+@pytest.mark.parametrize(("architecture", "head_dim"), [("llama", 64), ("qwen3", 128), ("qwen3_moe", 64)])
+@pytest.mark.parametrize("pressure", [ROOMY, TIGHT], ids=["roomy", "tight"])
+def test_overlapped_steps(
+    pressure: dict[str, Any], architecture: str, head_dim: int, enforce_eager: bool, tmp_path: Path
+) -> None:
+    """The same tokens, and the same ends: a completion that stops has one more row in the air, which is dropped."""
+    path = make_toy(tmp_path, architecture, head_dim=head_dim)
+    stops = SamplingParams(temperature=0, max_tokens=14, stop_token_ids=range(40, 60))
+    asked = [(prompt, stops if n % 2 else greedy(14)) for n, prompt in enumerate(PROMPTS)]
+    with make_llm(path, "cpu", **pressure) as llm:
+        expected = [(seq.completion_token_ids, seq.finish_reason) for seq in run(llm, asked)[0]]
+    assert {reason for _, reason in expected} == {"stop", "length"}
+    with make_llm(path, enforce_eager=enforce_eager, **pressure) as llm:
+        told: list[Any] = []
+        llm.engine.subscribe(told.append)
+        seqs = [llm.add_request(*each) for each in asked]
+        while llm.has_unfinished:
+            llm.advance()
+        assert [(seq.completion_token_ids, seq.finish_reason) for seq in seqs] == expected
+        planned = [record.planned for record in told[1:]]
+        assert sum(plan.is_ahead for plan in planned) > len(planned) / 4
+        assert any(plan.graph_size for plan in planned if plan.is_ahead) is not enforce_eager
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

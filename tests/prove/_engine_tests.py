@@ -27,21 +27,30 @@ NAMES = (
     "scheduling",
     "policy",
     "engine",
+    "overlap",
+    "overlap_cache",
+    "overlap_ends",
+    "overlap_faults",
+    "overlap_interrupts",
 )
 # Which of them notice a mutant soonest, where that is not the file of the module's own name.
 LIKELY = {
     "batch": ("engine_parts",),
-    "commit": ("commit", "engine_parts", "transactions"),
+    "commit": ("commit", "engine_parts", "overlap_ends", "transactions"),
     "engine": ("event_log", "engine_records", "refusals", "transactions"),
     "events": ("engine_records",),
+    "flight": ("overlap", "overlap_interrupts"),
+    "hashing": ("prefix_cache", "cache_options"),
     "limits": ("refusals",),
     "output": ("commit", "refusals"),
     "record_builder": ("engine_records", "event_log"),
+    "recovery": ("recovery", "overlap_faults"),
     "requests": ("refusals", "commit"),
     "scheduler": ("engine_records", "scheduling", "policy"),
     "sequence": ("engine_parts", "commit"),
     "snapshot": ("engine_parts", "engine_records"),
-    "subscription": ("engine_parts",),
+    "steps": ("overlap", "overlap_faults", "overlap_interrupts", "engine_records"),
+    "subscription": ("engine_parts", "overlap_ends"),
 }
 
 

@@ -10,6 +10,7 @@ import time
 from unittest import mock
 
 from nvexplore.engine import engine as engine_module
+from nvexplore.engine import steps as steps_module
 from nvexplore.engine.batch import Dispatch, ScheduledBatch
 from nvexplore.engine.engine import Engine
 from nvexplore.engine.limits import EngineLimits
@@ -91,8 +92,9 @@ def tokens_of(seed: int, record: bool) -> list[list[int]]:
 def compare(seed: int) -> Figures:
     """Equal tokens; and with the record's builders removed, an engine without a subscriber does not miss them."""
     recorded = tokens_of(seed, record=True)
-    with mock.patch.multiple(
-        engine_module, build_before=None, PlanRecorder=lambda *arguments: None, build_committed=None, StepRecord=None
+    with (
+        mock.patch.multiple(steps_module, build_before=None, build_committed=None, StepRecord=None),
+        mock.patch.object(engine_module, "PlanRecorder", lambda *arguments: None),
     ):
         assert tokens_of(seed, record=False) == recorded
         run_workload_without_plan(seed)

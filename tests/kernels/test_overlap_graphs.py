@@ -1,0 +1,65 @@
+"""Overlapped decode steps in graphs: what a step has drawn feeds the next, without the host in between."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from nvexplore.backends.kernels.feed_ids import feed_ids
+from nvexplore.llm import LLM
+from nvexplore.runner import model_runner
+from nvexplore.sampling_params import SamplingParams
+from nvexplore.toy import make_toy
+from tests.kernels.backends import Interpreted
+from tests.kernels.fake_graphs import use_fake_graphs
+from tests.paged import token_ids
+
+PROMPTS = [[32 + token % 90 for token in token_ids(length, seed=length)] for length in (3, 9, 5)]
+OPTIONS: dict[str, Any] = {"device": "cpu", "dtype": "float32", "block_size": 4, "num_kvcache_blocks": 64}
+OPTIONS |= {"max_num_seqs": 5, "max_num_batched_tokens": 32, "max_model_len": 64}
+
+
+@pytest.mark.parametrize("count", [1, 5, 1500])
+def test_feed_ids(count: int, device: torch.device) -> None:
+    ids = torch.randint(0, 900, (count,), dtype=torch.int32)
+    last = torch.randint(0, 900, (count,))
+    last[0] = -1  # no token could be chosen
+    fed = torch.rand(count) < 0.5
+    fed[0] = True
+    rows = torch.randperm(count).to(torch.int32)
+    rows[0] = 0
+    given = torch.where(fed, -1 - rows, ids).to(device)
+    feed_ids(given, last.to(device))
+    assert given.cpu().tolist() == torch.where(fed, last[rows.long()].clamp(min=0).to(torch.int32), ids).tolist()
+
+
+@pytest.mark.parametrize("enforce_eager", [True, False], ids=["eager", "graphs"])
+@pytest.mark.parametrize(
+    "params",
+    [
+        SamplingParams(temperature=0, max_tokens=7, ignore_eos=True),
+        SamplingParams(temperature=0.9, top_k=5, max_tokens=6, ignore_eos=True, n=2),
+        SamplingParams(temperature=0, max_tokens=9, stop_token_ids=range(30, 70)),
+    ],
+    ids=["greedy", "filtered samples", "late ends"],
+)
+def test_overlapped_steps_of_the_gpus_backend(
+    params: SamplingParams, enforce_eager: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toy = make_toy(tmp_path / "toy", "llama", num_layers=1)
+    use_fake_graphs(monkeypatch)
+    monkeypatch.setattr(model_runner, "create_backend", lambda *given, **options: Interpreted(torch.float32))
+    found = []
+    for overlap in (False, True):
+        with LLM(toy, **OPTIONS, overlap=overlap, enforce_eager=enforce_eager) as llm:
+            told: list[Any] = []
+            with llm.engine.subscribe(told.append):
+                outputs = llm.generate(PROMPTS, params, use_tqdm=False)
+            found.append([each.token_ids for output in outputs for each in output.outputs])
+            planned = [record.planned for record in told[1:]]
+            assert any(plan.is_ahead for plan in planned) is overlap
+            assert any(plan.graph_size is not None for plan in planned) is not enforce_eager
+    assert found[0] == found[1]
