@@ -19,7 +19,10 @@ _DEFAULTS = {
     "cpu": {"max_num_seqs": 32, "max_num_batched_tokens": 512, "overlap": False},
     "cuda": {"max_num_seqs": 512, "max_num_batched_tokens": 16_384, "overlap": True},
 }
-_BACKEND = ("attention_backend", "prefill_backend", "decode_backend", "compile_layers", "gpu_memory_utilization")
+_BACKEND = (
+    *("attention_backend", "prefill_backend", "decode_backend", "kv_cache_dtype"),
+    *("compile_layers", "gpu_memory_utilization"),
+)
 _POOL = ("dtype", "seed", "block_size", "num_kvcache_blocks", "max_num_batched_tokens", "max_num_seqs", "enforce_eager")
 
 

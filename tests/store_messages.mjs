@@ -78,6 +78,46 @@ export function delta(more = {}) {
   };
 }
 
+/** What Python answers about step 0 of `frame()`: one sequence runs, one waits; with the columns around it if asked. */
+export function pastFrame(more = {}) {
+  return frame({
+    seq: 0,
+    step: 1,
+    event: 10,
+    time: 0.25,
+    names: [
+      [0, "a"],
+      [1, "b"],
+    ],
+    rows: i32(...row(0, 1, 6, { grown: 2 }), ...row(1, 0, 0)),
+    tables: u32(0, 5),
+    words: u16(3, 0, 0, 1, 0, 2),
+    written: u32(0, 5),
+    waiting: u32(1),
+    running: u32(0),
+    steps: i32(),
+    entries: i32(),
+    ...more,
+  });
+}
+
+/** A host whose clock stands still and whose questions wait for an answer: asked[i] is [what, id, step, answer]. */
+export function slowHost(more = {}) {
+  const host = {
+    asked: [],
+    timers: [],
+    clock: 0,
+    now: () => host.clock,
+    later: (call, ms) => host.timers.push([call, ms]),
+    ask: (what, id, step) => new Promise((answer) => host.asked.push([what, id, step, answer])),
+    ...more,
+  };
+  return host;
+}
+
+/** Let all promises that can be kept be kept. */
+export const soon = () => new Promise(setImmediate);
+
 export function filled(host) {
   const store = new Store(host);
   assert.equal(store.receive(frame()), "frame");

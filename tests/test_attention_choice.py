@@ -35,6 +35,7 @@ def facts(**changed: Any) -> choice.Facts:
 
 CPU_FACTS: dict[str, Any] = {"device_type": "cpu", "capability": None, "installed": ""}
 BOTH = "flash_attn_2 flash_attn_4"
+FP8 = torch.float8_e4m3fn
 
 
 @pytest.mark.parametrize("phase", ["prefill", "decode"])
@@ -54,6 +55,9 @@ BOTH = "flash_attn_2 flash_attn_4"
         ("flash_attn", {"installed": BOTH, "capability": (8, 9)}, "flash_attn_2"),
         ("flash_attn", {"installed": "flash_attn_4", "block_size": 1, "head_dim": 64}, "flash_attn_4"),
         ("flash_attn", {"installed": "flash_attn_4"}, "flash_attn_4"),
+        ("auto", {"kv_dtype": FP8, "installed": BOTH}, "triton"),
+        ("triton", {"kv_dtype": FP8, "dtype": torch.float32, "capability": (8, 9)}, "triton"),
+        ("auto", {**CPU_FACTS, "kv_dtype": FP8}, "torch"),
     ],
 )
 def test_choose(asked: str, changed: dict[str, Any], expected: str, phase: str) -> None:
@@ -115,6 +119,14 @@ USE_TRITON = "attention_backend='triton'"
             {"capability": (8, 0), "block_size": 16, "installed": BOTH},
             f"flash-attn 2 pages in multiples of 256 tokens, block_size=16; use block_size=256 or {USE_TRITON}",
         ),
+        (
+            "flash_attn",
+            {"kv_dtype": FP8, "installed": BOTH},
+            (
+                "flash-attn 2 takes keys and values in the format of the queries, kv_cache_dtype='fp8'; "
+                f"use kv_cache_dtype='auto' or {USE_TRITON}"
+            ),
+        ),
     ],
 )
 def test_a_refusal_says_why_and_what_would_work(asked: str, changed: dict[str, Any], message: str) -> None:
@@ -132,6 +144,14 @@ def test_a_refusal_names_the_option_that_was_set() -> None:
         create_backend("cpu", torch.float32, decode_backend="triton")
 
 
+@pytest.mark.parametrize("asked", ["auto", "triton", "flash_attn"])
+def test_8_bits_need_a_gpu_that_knows_them(asked: str) -> None:
+    with pytest.raises(
+        ValueError, match=r"kv_cache_dtype='fp8': .* 8\.9 or more, this one has 8\.0; use kv_cache_dtype="
+    ):
+        choice.choose("attention_backend", asked, "decode", facts(kv_dtype=FP8, capability=(8, 0)))
+
+
 def test_auto_takes_the_fastest_that_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Were flash-attn known to be faster for prompts, ``auto`` would take it there, where it can."""
     monkeypatch.setitem(choice._FASTEST, "prefill", ("flash_attn", "triton"))
@@ -142,6 +162,7 @@ def test_auto_takes_the_fastest_that_fits(monkeypatch: pytest.MonkeyPatch) -> No
     assert (found("prefill"), found("decode")) == ("flash_attn_2", "triton")
     assert found("prefill", block_size=16) == found("prefill", installed="") == "triton"
     assert found("prefill", block_size=16, installed=BOTH) == "flash_attn_4"
+    assert found("prefill", kv_dtype=FP8, installed=BOTH) == "triton"
     assert found("prefill", **CPU_FACTS) == "torch"
 
 
@@ -182,7 +203,7 @@ def hopper(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("hopper")
 def test_create_attention_makes_what_was_chosen() -> None:
-    def made(block_size: int, **asked: str) -> PagedAttention:
+    def made(block_size: int, **asked: Any) -> PagedAttention:
         return create_attention("flash_attn", CUDA, torch.bfloat16, block_size=block_size, head_dim=64, **asked)
 
     assert type(made(256)) is FlashAttention2
@@ -190,6 +211,8 @@ def test_create_attention_makes_what_was_chosen() -> None:
     assert type(made(256, prefill="flash_attn", decode="flash_attn")) is FlashAttention2
     with pytest.raises(ValueError, match=r"attention_backend='flash_attn': .*dtype=float32"):
         create_attention("flash_attn", CUDA, torch.float32, prefill="triton")
+    with pytest.raises(ValueError, match=r"decode_backend='flash_attn': .*kv_cache_dtype='fp8'; use .* or decode_back"):
+        create_attention("auto", CUDA, torch.bfloat16, decode="flash_attn", block_size=256, kv_dtype=FP8)
 
 
 @pytest.mark.parametrize(
@@ -217,6 +240,11 @@ def test_options_reach_the_backend_by_its_names() -> None:
     options = {"attention_backend": "auto", "prefill_backend": "torch", "gpu_memory_utilization": 0.5}
     asked = EngineConfig.of(**options, decode_backend="torch")
     assert create_backend("cpu", torch.float32, **asked.backend_options()).dispatch(1, 1)[3:] == ("torch", "torch")
-    assert asked.backend_options() == {**options, "decode_backend": "torch", "compile_layers": False}
+    rest = {"decode_backend": "torch", "compile_layers": False, "kv_cache_dtype": "auto"}
+    assert asked.backend_options() == options | rest
     with pytest.raises(ValueError, match="decode_backend='cudnn'"):
         EngineConfig.of(decode_backend="cudnn")
+    assert (EngineConfig.of().kv_cache_dtype, EngineConfig.of(kv_cache_dtype="fp8").kv_cache_dtype) == ("auto", "fp8")
+    for unknown in ("fp16", "FP8", None):
+        with pytest.raises(ValueError, match=r"kv_cache_dtype=.*'auto' or 'fp8'"):
+            EngineConfig.of(kv_cache_dtype=unknown)

@@ -145,9 +145,22 @@ def test_one_new_token_leaves_nothing_to_decode(toy: Path, capsys: pytest.Captur
 def test_without_torch_it_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(command.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert run_command() == 1
     assert 'bench needs torch, transformers: pip install "nvexplore[run]"' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["--peer", "vllm"], "--peer vllm: this measures beside transformers only; add --scheduler or --serving"),
+        (["--peer-path", "."], "--peer-path: this measures beside transformers only"),
+        (["--json", "nowhere/figures.json"], "--json nowhere/figures.json: no file can be written there"),
+    ],
+)
+def test_what_does_not_fit_together_is_said(argv: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(*argv) == 1
+    assert said in capsys.readouterr().err
 
 
 def test_every_peer_that_the_command_offers_exists() -> None:

@@ -10,9 +10,12 @@ from typing import Any
 
 import ipywidgets
 import pytest
+from traitlets import TraitError
 
+from nvexplore.explore.recorder import Recorder
+from nvexplore.notebook.answers import MAX_TEXT
 from nvexplore.notebook.block_view import BlockView
-from nvexplore.notebook.explorer import MAX_TEXT, Explorer
+from nvexplore.notebook.explorer import POSITIONS, Explorer
 from nvexplore.sampling_params import SamplingParams
 from tests.comms import RecordedComm, comm_of, displayed, recorded_comms, small_engine
 from tests.fakes import toy_engine
@@ -129,6 +132,100 @@ def test_a_selection_goes_both_ways(comms: list[RecordedComm]) -> None:
     assert seen == [("block", 7), ("sequence", 2)]
     with pytest.raises(Exception, match="selection"):
         explorer.select("everything", 1)
+
+
+def test_a_token_is_selected_as_one_number(comms: list[RecordedComm]) -> None:
+    explorer = Explorer()
+    explorer.select("token", 3 * POSITIONS + 17)
+    assert explorer.selection == ("token", 3 * POSITIONS + 17)
+
+
+def test_which_views_are_open_is_a_trait_of_the_model(comms: list[RecordedComm]) -> None:
+    explorer = Explorer()
+    assert explorer.get_state()["panels"] == ["why_view", "throughput_view"]
+    comm_of(explorer).set_state(panels=["memory_view"])
+    assert explorer.panels == ["memory_view"] == explorer.get_state()["panels"]
+
+
+# ---- the past
+
+
+def test_a_past_step_is_a_frame_that_answers_a_question(comms: list[RecordedComm]) -> None:
+    engine = small_engine()
+    explorer = displayed(engine)
+    for _ in range(6):
+        engine.step()
+    explorer.keyframe()
+    comm, snapshot = comm_of(explorer), explorer.recorder.state_at(2).snapshot()
+    comm.send_custom(type="ask", ask="p-1", what="frame", id=2, step=2)
+    _, data, buffers = comm.sent[-1]
+    content = data["content"]
+    parts = {path[0]: buffer for path, buffer in zip(content["buffers"], buffers, strict=True)}
+    live = comm.messages()[-1]
+    assert {"type", "ask", "buffers"} <= set(content) and set(live) - {"oldest"} <= set(content)
+    assert (content["step"], content["event"], content["run"]) == (3, snapshot.event, live["run"])
+    words = [2 * n + (h is not None) for n, h in zip(snapshot.ref_count, snapshot.hash, strict=True)]
+    assert parts["words"][::2] == bytes(words)
+    assert explorer.get_state()["frame"]["step"] == 6, "the live state is another one"
+
+
+def test_messages_tell_the_oldest_step_that_is_kept(comms: list[RecordedComm]) -> None:
+    engine, recorder = small_engine(), Recorder(max_steps=4, snapshot_every=1)
+    engine.subscribe(recorder.push)
+    explorer = displayed(engine, recorder=recorder)
+    for _ in range(6):
+        engine.step()
+        explorer.flush()
+    assert explorer.recorder is recorder
+    assert [message["oldest"] for message in comm_of(explorer).messages()] == [-1, 0, 0, 0, 0, 1, 2]
+
+
+def test_the_cursor_is_set_from_python_too(comms: list[RecordedComm]) -> None:
+    engine = small_engine()
+    explorer = displayed(engine)
+    for _ in range(4):
+        engine.step()
+    explorer.cursor = 2
+    assert comm_of(explorer).sent[-1][1]["state"] == {"cursor": 2}
+    explorer.look_at(3)
+    with pytest.raises(ValueError, match="step 4 has not been made yet; the newest is 3"):
+        explorer.look_at(4)
+    assert comm_of(explorer).sent[-1][1]["state"] == {"cursor": 3}
+    explorer.look_at(-1)
+    assert comm_of(explorer).sent[-1][1]["state"] == {"cursor": -1}
+    with pytest.raises(TraitError, match="cursor"):
+        explorer.cursor = -2
+
+
+def test_an_explorer_without_a_recorder_keeps_the_steps_of_one_engine(comms: list[RecordedComm]) -> None:
+    first, second = small_engine(), small_engine((7, 8))
+    explorer = displayed(first)
+    for _ in range(3):
+        first.step()
+    with second.subscribe(explorer.push):
+        second.step()
+    assert (explorer.recorder.first_step, explorer.recorder.last_step) == (0, 0)
+    comm_of(explorer).send_custom(type="ask", ask="p-1", what="sequence", id=0, step=0)
+    assert texts(comm_of(explorer))[-1]["prompt"] == "7 8"
+
+
+def test_answers_count_among_the_messages_of_a_second(comms: list[RecordedComm]) -> None:
+    engine = small_engine()
+    explorer = displayed(engine, decode=None)
+    for number in range(29):
+        comm_of(explorer).send_custom(type="ask", ask=str(number), what="block", id=0)
+    sent = len(comm_of(explorer).sent)
+
+    async def steps() -> None:
+        for _ in range(5):
+            engine.step()
+            explorer.flush()
+
+    asyncio.run(steps())
+    assert len(comm_of(explorer).sent) == sent, "thirty have gone out: the next has to wait"
+
+
+# ---- commands and questions
 
 
 def test_buttons_call_back_and_appear_with_the_first_callback(comms: list[RecordedComm]) -> None:

@@ -37,6 +37,8 @@ def everything(shell: Shell) -> dict[str, Any]:
         "config": shell.shown,
         "hooks": {event: list(callbacks) for event, callbacks in ip.events.callbacks.items()},
         "transformers": list(ip.input_transformers_cleanup) + list(ip.input_transformers_post),
+        "completion": list(ip.Completer.custom_matchers),
+        "settings": dict(ip.config.get("NvExplore", {})),
         "display": sorted(map(str, ip.display_formatter.formatters["text/html"].type_printers)),
         "names": sorted(n for n in ip.user_ns if not n.startswith("_")),
         "attributes": sorted(vars(ip)),
@@ -72,8 +74,8 @@ def test_loading_and_reloading_double_nothing(shell: Shell) -> None:
     load_ipython_extension(shell.ip)  # by hand, a second time
     again = everything(shell)
     changed = {key for key in once if again[key] != once[key]}
-    assert changed <= {"transformers"}  # another instance of the same one
-    assert len(again["transformers"]) == len(once["transformers"])
+    assert changed <= {"transformers", "completion"}  # other instances of the same
+    assert all(len(again[key]) == len(once[key]) for key in ("transformers", "completion"))
     shell.run("%unload_ext nvexplore")
     unload_ipython_extension(shell.ip)  # by hand, a second time
     assert everything(shell) == before
@@ -105,6 +107,38 @@ def test_unloading_closes_the_engine_when_the_cell_is_over(shell: Shell) -> None
         shell.run("%nvx_step")
 
 
+def test_settings_are_configurable_and_gone_with_the_extension(shell: Shell, caplog: pytest.LogCaptureFixture) -> None:
+    shell.ip.config.NvExplore.temperature = 0.25  # as ipython_config.py does
+    before = everything(shell)
+    shell.run("%load_ext nvexplore", "%nvx_load -o llm")
+    shell.run("%config NvExplore.max_tokens = 128", "%config NvExplore.live_hz = 5")
+    session = active_session(shell.ip)
+    assert session is not None
+    assert (session.settings.max_tokens, session.settings.live_hz) == (128, 5.0)
+    params = shell.run("%nvx_add --id x hello", "llm.engine.live['x'].sampling_params")
+    assert (params.max_tokens, params.temperature) == (128, 0.25)
+    shell.run("%config NvExplore")
+    for name in ("model", "max_tokens", "temperature", "chat", "live_hz", "live_slice_ms"):
+        assert f"NvExplore.{name}=<" in shell.shown
+    assert "Current: 128" in shell.shown
+    for bad in ("max_tokens = 0", "temperature = -1", "live_slice_ms = 0", "chat = 3"):
+        shell.run(f"%config NvExplore.{bad}")  # IPython logs the error and goes on
+    assert [bad in caplog.text for bad in ("value of 0 was", "value of -1.0 was", "int 3")] == [True] * 3
+    assert (session.settings.max_tokens, session.settings.chat) == (128, False)
+    with pytest.warns(UserWarning, match="Did you mean `max_tokens`"):
+        shell.run("%config NvExplore.max_token = 3")
+    shell.run("%reload_ext nvexplore")
+    assert shell.run("%config NvExplore.max_tokens") == 128
+    shell.run("%unload_ext nvexplore", "del llm, _")
+    assert everything(shell) == before
+    with pytest.raises(UsageError, match="Invalid config statement"):
+        shell.run("%config NvExplore")
+    shell.run("%load_ext nvexplore")
+    again = active_session(shell.ip)
+    assert again is not None and again is not session
+    assert (again.settings.max_tokens, again.settings.temperature) == (64, 0.25)
+
+
 def test_magics_of_others_stay(shell: Shell) -> None:
     shell.run("%load_ext nvexplore")
     shell.ip.register_magic_function(lambda line: "mine", magic_name="nvx_peek")
@@ -125,7 +159,7 @@ shell.run_cell("%load_ext nvexplore").raise_error()
 assert "torch" not in sys.modules and "pandas" not in sys.modules
 import tests.notebook_fakes as fakes, nvexplore.llm
 nvexplore.llm.LLM = fakes.FakeLLM
-for cell in ("%nvx_load", "%nvx_add --max-tokens 2 hello", "%nvx_peek", "%nvx_run"):
+for cell in ("%nvx_load", "%nvx_add --max-tokens 2 hello", "%nvx_peek", "%nvx_run --until finish"):
     shell.run_cell(cell).raise_error()
 result = shell.run_cell("%nvx_watch")
 print("RAISED", result.error_in_exec)
@@ -134,6 +168,22 @@ print("RAISED", result.error_in_exec)
     )
     assert 'the views need ipywidgets and anywidget: pip install "nvexplore[notebook]"' in shown
     assert "all requests are finished" in shown
+
+
+def test_what_ipython_config_sets(run_python: RunPython, tmp_path: Path) -> None:
+    profile = tmp_path / "profile_default"
+    profile.mkdir()
+    lines = ["c = get_config()", "c.NvExplore.max_tokens = 7", "c.NvExplore.chat = True"]
+    (profile / "ipython_config.py").write_text("\n".join(lines))
+    shown = run_python(
+        """
+from IPython import start_ipython
+code = "%load_ext nvexplore\\na = %config NvExplore.max_tokens\\nb = %config NvExplore.chat\\nprint(a, b)"
+start_ipython(["--no-banner", "--HistoryManager.enabled=False", "-c", code])
+""",
+        env={"PYTHONPATH": str(Path(__file__).parents[1]), "IPYTHONDIR": str(tmp_path)},
+    )
+    assert shown.split()[-2:] == ["7", "True"]
 
 
 def test_loading_is_quick_and_changes_no_global_state(run_python: RunPython, tmp_path: Path) -> None:

@@ -65,6 +65,22 @@ def test_many_flushes_stay_within_the_limit_and_the_last_step_is_shown() -> None
     assert watch.messages[-1]["step"] == engine.next_step
 
 
+def test_what_others_send_counts_in_the_limit_too() -> None:
+    watch, engine = Watch(), busy_engine()
+    with engine.subscribe(watch.feed.push):
+        watch.feed.start()
+        for i in range(500):
+            if i % 5 == 0:  # 20 a second
+                watch.feed.note_message()
+                watch.times.append(watch.now)
+            engine.step()
+            watch.wait(0.01)
+        watch.wait(3)
+    in_a_second = [sum(t <= other < t + 1.0 for other in watch.times) for t in watch.times]
+    assert max(in_a_second[30:]) <= 31 and max(in_a_second) <= 40, "the feed gives way as soon as it has noticed"
+    assert watch.messages[-1]["step"] == engine.next_step
+
+
 def test_without_a_timer_a_flush_is_never_swallowed() -> None:
     watch, engine = Watch(has_timer=False), busy_engine()
     with engine.subscribe(watch.feed.push):

@@ -30,7 +30,6 @@ def shell(one_shell: Shell, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shell]:
     one_shell.run("%load_ext nvexplore")
     yield one_shell
     one_shell.run("%unload_ext nvexplore")
-    one_shell.ip.config.pop("NvExplore", None)  # %config writes there too
 
 
 @pytest.fixture
@@ -80,7 +79,10 @@ BAD = {
     "%%nvx_add x\ny": "the prompt is the body of the cell",
     "%%nvx_add --each-line\n\n": "there is no prompt in this cell",
     "%nvx_step -n 0": "argument -n: '0' is not an integer of at least 1",
-    "%nvx_step --until late": "argument --until: 'late' is none of finish, preempt and step==N",
+    "%nvx_step --until late": "argument --until: no name 'late' at the ^ in: ^late (events: preempt, miss, hit, ",
+    "%nvx_run --until premept": "no name 'premept' at the ^ in: ^premept (did you mean preempt?)",
+    "%nvx_run --until 'num_seqs >'": "argument --until: invalid syntax at the ^ in: num_seqs >^",
+    "%nvx_run --until": "argument --until: expected one argument",
     "%nvx_run --hz 3": "--hz is the pace of a live run",
     "%nvx_run --live --hz 0": "argument --hz: '0' is not a number of steps a second",
     "%nvx_run --live": "no event loop runs here",
@@ -171,9 +173,27 @@ def test_step_until(loaded: Shell) -> None:
     assert loaded.run("%nvx_step -n 3").tally.last_step == 2
     assert loaded.run("%nvx_step --until step==7").tally.last_step == 7
     assert loaded.run("%nvx_step -n 2 --until step==50").tally.last_step == 9
-    with pytest.raises(UsageError, match="--until step==9: the next step is already 10"):
-        loaded.run("%nvx_step --until step==9")
+    for magic in ("step", "run", "run --live"):
+        with pytest.raises(UsageError, match="until step==9: the next step is already 10"):
+            loaded.run(f"%nvx_{magic} --until step==9")
     assert loaded.run("%nvx_step --until step==900").tally.last_step == 19
+
+
+def test_run_until(loaded: Shell) -> None:
+    loaded.run("%nvx_add --id a --max-tokens 20 abc", "%nvx_add --id b --max-tokens 5 abcde")
+    first = loaded.run("%nvx_run --until miss,evict")
+    assert repr(first).splitlines()[1] == (
+        "  stopped at step 0: request b missed the prefix cache: nothing in it goes on like this"
+    )
+    loaded.run("late = 3")
+    run = loaded.run('%nvx_run --until "num_sampled_tokens and step > {late}"')
+    assert run.notes[0] == ("stopped at step 4: num_sampled_tokens and step > 3, with num_sampled_tokens = 2")
+    loaded.run("%nvx_add --id c --max-tokens 2 x")
+    assert loaded.run("%nvx_run --until finish").found == "step 6: request c finished (length)"
+    with pytest.raises(UsageError, match=r"until planned.nothing could not be evaluated at step 7: AttributeError"):
+        loaded.run("%nvx_run --until planned.nothing")
+    assert loaded.shown.count("\n") == 1
+    assert loaded.run("%nvx_run --until preempt").notes[0] == "did not come up: preempt"
 
 
 def test_eviction_preemption_and_waiting_are_told(shell: Shell) -> None:
@@ -183,6 +203,7 @@ def test_eviction_preemption_and_waiting_are_told(shell: Shell) -> None:
     shell.run("%nvx_add --id c --max-tokens 2 cccccccccccc")
     assert "waiting: c, since it needs 3 blocks and 2 can be had" in repr(shell.run("%nvx_peek"))
     told = [repr(shell.run("%nvx_step --until preempt"))]
+    assert "stopped at step 6: request b was preempted for a" in told[0]
     assert "1 preemption: what was lost is computed again" in told[0]
     while shell["session"].has_work:
         told.append(repr(shell.run("%nvx_step")))

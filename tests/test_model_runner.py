@@ -11,7 +11,8 @@ import torch
 
 from nvexplore.engine.batch import Dispatch, Runner
 from nvexplore.model_config import ModelConfig
-from nvexplore.runner.model_runner import ModelRunner, resolve_dtype
+from nvexplore.runner.dtype import resolve_dtype
+from nvexplore.runner.model_runner import ModelRunner
 from nvexplore.toy import make_toy
 from tests.paged import Paged, token_ids
 

@@ -13,6 +13,8 @@ from jupyter_client.manager import start_new_async_kernel
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
+from nvexplore.bench.hot_path import VARIANTS, Requests, measure
+from nvexplore.bench.hot_path_results import RECORDING
 from nvexplore.demo import demo_model_path
 from nvexplore.toy import make_toy
 
@@ -129,6 +131,30 @@ def test_prefix_cache(tmp_path: Path) -> None:
     assert re.search(r"run in prefill +448 +128\n", shown(notebook, "saved"))
     assert re.search(r"blocks held at most +36 +16\n", shown(notebook, "saved"))
     assert has_figure(notebook, "worth-plot") and "all requests are finished" in shown(notebook, "last-run")
+
+
+@pytest.mark.slow
+def test_hot_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a GPU, and with a recording of a toy on this CPU in place of a GPU's."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    ways = {name: VARIANTS[name] for name in ("eager", "graphs", "graphs + overlap", "compile_layers")}
+    asked = Requests(num=3, prompt_len=5, first_end=5, every=2)
+    recording = measure(make_toy(tmp_path / "toy"), ways, asked, passes=1, device="cpu")
+    (tmp_path / RECORDING).write_bytes(recording.to_json())
+    notebook = read_aloud("04_hot_path", tmp_path)
+    whose = shown(notebook, "whose").splitlines()
+    assert whose[0].endswith("(recorded)") and "toy in float32" in whose[0]
+    assert whose[1].startswith("here: CPU") and "demo in float32" in whose[1]
+    figures = ("eager-plot", "graphs-plot", "graphs-census", "padding-plot", "overlap-plot")
+    for cell_id in (*figures, "memory-plot", "floor", "costs"):
+        assert has_figure(notebook, cell_id)
+    assert shown(notebook, "step-census").startswith("22 operations for 3 rows")
+    assert shown(notebook, "air") == "2 steps have been planned, 1 token is known\n"
+    assert shown(notebook, "records").count("True") == 7
+    ran, kept = (int(number) for number in re.findall(r"\d+", shown(notebook, "dropped")))
+    assert ran == kept + 1
+    assert "compiled for a GPU only" in shown(notebook, "left-out")
+    assert "num_kvcache_blocks=96" in shown(notebook, "memory-here")
 
 
 def test_a_one_line_error_stops_run_all(tmp_path: Path) -> None:

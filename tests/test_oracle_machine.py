@@ -9,8 +9,9 @@ from nvexplore.engine.events import Snapshot, StepRecord
 from nvexplore.engine.sequence import Sequence
 from nvexplore.explore.state import State
 from nvexplore.sampling_params import SamplingParams
-from tests.fakes import check_invariants, free_run, run_to_end, toy_engine
+from tests.fakes import ToyRunner, check_invariants, free_run, toy_engine
 from tests.faults import Faults, Injected
+from tests.toy_device import ToyDevice
 from tests.workloads import OwnEviction, OwnPolicy
 
 EOS = frozenset(range(0, 997, 20))
@@ -32,6 +33,7 @@ class EngineMachine(RuleBasedStateMachine):
         eviction=st.sampled_from(["lru", "lfu", "own"]),
         prefix_hash=st.sampled_from(["xxhash", "sha256"]),
         has_eos=st.booleans(),
+        overlap=st.booleans(),
         seed=st.integers(0, 9),
     )
     def start(
@@ -45,15 +47,19 @@ class EngineMachine(RuleBasedStateMachine):
         eviction: str,
         prefix_hash: str,
         has_eos: bool,
+        overlap: bool,
         seed: int,
     ) -> None:
         self.cut: tuple[str, type[BaseException]] | None = None
+        self.num_left = 0
         self.eos = EOS if has_eos else frozenset()
         self.engine: Engine = toy_engine(
             num_blocks,
             block_size,
             eos=self.eos,
             interrupt=self.interrupt,
+            make_runner=ToyDevice if overlap else ToyRunner,
+            overlap=overlap,
             max_num_batched_tokens=budget,
             max_num_seqs=max_num_seqs,
             enable_prefix_caching=caching,
@@ -68,8 +74,10 @@ class EngineMachine(RuleBasedStateMachine):
 
     def interrupt(self, stage: str) -> None:
         if self.cut is not None and self.cut[0] == stage:
-            error, self.cut = self.cut[1], None
-            raise error
+            self.num_left -= 1
+            if not self.num_left:
+                error, self.cut = self.cut[1], None
+                raise error
 
     def watch(self, item: Snapshot | StepRecord) -> None:
         if isinstance(item, Snapshot):
@@ -128,15 +136,29 @@ class EngineMachine(RuleBasedStateMachine):
             assert self.state is not None
             assert self.state.snapshot().same_state(self.engine.snapshot())
 
-    @rule(stage=st.sampled_from(["begin", "write", "end"]), error=st.sampled_from([KeyboardInterrupt, Injected]))
+    @rule(count=st.integers(1, 6))
+    def advance(self, count: int) -> None:
+        """Where steps overlap, the next one is left in the air."""
+        for _ in range(count):
+            self.engine.advance()
+
+    @rule(
+        stage=st.sampled_from(["begin", "write", "end"]),
+        error=st.sampled_from([KeyboardInterrupt, Injected]),
+        advances=st.booleans(),
+        nth=st.integers(1, 3),
+    )
     @precondition(lambda self: self.engine.has_unfinished)
-    def cut_off_step(self, stage: str, error: type[BaseException]) -> None:
-        self.cut = (stage, error)
+    def cut_off_step(self, stage: str, error: type[BaseException], advances: bool, nth: int) -> None:
+        """In taking off or in landing, where both are done; what is in the air may have landed before."""
+        self.cut, self.num_left = (stage, error), nth
         tokens = [list(seq.token_ids) for seq in self.started]
         try:
-            self.engine.step()
+            (self.engine.advance if advances else self.engine.step)()
         except (KeyboardInterrupt, Injected):
-            assert tokens == [list(seq.token_ids) for seq in self.started]
+            now = [list(seq.token_ids) for seq in self.started]
+            assert all(after[: len(before)] == before for before, after in zip(tokens, now, strict=True))
+            assert tokens == now or isinstance(self.engine.runner, ToyDevice)
         self.cut = None
 
     @rule()
@@ -151,14 +173,19 @@ class EngineMachine(RuleBasedStateMachine):
 
     @invariant()
     def holds(self) -> None:
-        if hasattr(self, "engine"):
+        if hasattr(self, "engine") and not self.engine._steps.flights:
             self.engine.snapshot()  # lets the engine mend what an interrupt left
             check_invariants(self.engine)
 
     def teardown(self) -> None:
         if not hasattr(self, "engine"):
             return
-        run_to_end(self.engine)
+        while self.engine.has_unfinished:
+            self.engine.advance()
+        self.engine.step()  # which tells what no step has told yet
+        check_invariants(self.engine)
+        assert self.state is not None
+        assert self.state.snapshot().same_state(self.engine.snapshot())
         for seq in self.started:
             expected, reason = free_run(
                 seq.prompt_token_ids, seq.sampling_params, self.eos, sample_index=seq.sample_index

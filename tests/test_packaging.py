@@ -77,7 +77,7 @@ def test_the_wheel_holds_the_package_with_its_widgets_and_notebooks(wheel: Path)
     names = set(zipfile.ZipFile(wheel).namelist())
     on_disk = {
         f"nvexplore/{file.relative_to(ROOT)}"
-        for pattern in ("widgets/*.js", "widgets/*.css", "notebooks/*.ipynb")
+        for pattern in ("widgets/*.js", "widgets/*.css", "notebooks/*.ipynb", "notebooks/*.json")
         for file in ROOT.glob(pattern)
         if not file.name.endswith(".test.js")
     } | {str(file.relative_to(ROOT)) for file in (ROOT / "nvexplore").rglob("*.py")}

@@ -153,6 +153,32 @@ class TestTightPools:
         run_to_end(engine)
         assert is_right(first) and is_right(second)
 
+    @pytest.mark.parametrize(("num_first", "num_second"), [(3, 4), (4, 2)])
+    def test_those_behind_one_that_gives_way_go_on(self, num_first: int, num_second: int) -> None:
+        """For itself or for the first one; the victim is the second since it has a priority of its own."""
+        engine = toy_engine(3)
+        first = add(engine, range(num_first), 4)
+        second = engine.add_request(range(20, 20 + num_second), SamplingParams(max_tokens=4), priority=1)
+        engine.step()
+        third = add(engine, range(40, 42), 4)
+        engine.step()
+        assert [len(seq.block_table) for seq in (first, second, third)] == [1, 1, 1]
+        planned = engine.plan()
+        assert planned.seq_id == [0, 2] and planned.preempted.seq_id == [1]
+        assert ("hashed" in planned.blocks.kind) == (num_first == 3), "the token that fills the first one's block"
+        run_to_end(engine)
+        assert is_right(first) and is_right(second) and is_right(third)
+
+    def test_a_full_pool_is_no_reason_to_look_for_a_victim_while_nobody_needs_a_block(self) -> None:
+        engine = toy_engine(2)
+        seqs = [add(engine, range(20 * i, 20 * i + 3), 2) for i in range(2)]
+        engine.step()
+        assert not len(engine.blocks.free)
+        planned = engine.plan()
+        assert planned.seq_id == [0, 1] and planned.blocks.kind == ["hashed", "hashed"]
+        run_to_end(engine)
+        assert all(map(is_right, seqs))
+
     def test_no_more_blocks_than_tokens_need(self) -> None:
         engine = toy_engine(8)
         seq = add(engine, range(3), 8)

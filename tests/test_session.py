@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from nvexplore.engine.policy import Policy
+from nvexplore.explore.until import Until
 from nvexplore.notebook.errors import SessionError
 from nvexplore.notebook.session import Session
 from nvexplore.toy import make_toy
@@ -203,6 +204,20 @@ def test_a_real_model(tmp_path: Path) -> None:
     del llm
     gc.collect()
     assert llm_ref() is None
+
+
+def test_a_real_llm_steps_by_hand_until_something_happens(tmp_path: Path) -> None:
+    from nvexplore.llm import LLM
+
+    with LLM(make_toy(tmp_path / "toy"), num_kvcache_blocks=16, max_num_batched_tokens=12) as llm:
+        llm.add_request("the same words, and then", _greedy(12), request_id="a")
+        llm.add_request("the same words, and then more", _greedy(12), request_id="b")
+        until, found = Until.of("hit,step==30"), []
+        for record in llm.steps():
+            if (words := until.matches(record)) is not None:
+                found.append((record.step, words))
+                break
+        assert found == [(llm.engine.next_step - 1, "request b took 16 tokens from the prefix cache")]
 
 
 def _greedy(max_tokens: int) -> Any:

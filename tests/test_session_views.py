@@ -11,6 +11,9 @@ from typing import Any
 
 import pytest
 
+from nvexplore.notebook import display
+from nvexplore.notebook.display import MODULES, VIEWS
+from nvexplore.notebook.errors import SessionError
 from nvexplore.notebook.session import Session
 from tests.comms import RecordedComm, recorded_comms
 from tests.fakes import run_to_end, toy_engine
@@ -151,6 +154,42 @@ def test_buttons_and_status(comms: list[RecordedComm]) -> None:
         explorer._on_message({"type": "command", "command": "run"}, [])  # nothing to run, no error
 
     asyncio.run(cell())
+
+
+def test_every_view_has_a_name_and_a_widget(comms: list[RecordedComm]) -> None:
+    assert VIEWS[:3] == ("all", "schedule", "blocks") and "controls" not in VIEWS
+    session = Session()
+    session.load()
+    assert session.watch("all") is session.explorer
+    for name in VIEWS[1:]:
+        assert session.watch(name).view == MODULES[name]
+    with pytest.raises(ValueError, match="no view 'slot_view': there are all, schedule, blocks"):
+        session.watch("slot_view")
+
+
+def test_a_file_without_its_class_is_told(comms: list[RecordedComm], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(display, "VIEWS", (*VIEWS, "odd"))
+    monkeypatch.setitem(MODULES, "odd", "odd_view")
+    session = Session()
+    session.load()
+    with pytest.raises(SessionError, match=r"odd_view\.py defines no View"):
+        session.watch("odd")
+
+
+def test_the_past_is_read_from_the_recorder_of_the_session(comms: list[RecordedComm]) -> None:
+    session = Session()
+    session.load()
+    session.add("hello", max_tokens=9)
+    session.step()
+    explorer = session.explorer
+    session.run()
+    assert explorer.recorder is session.recorder
+    dashboard = next(comm for comm in comms if comm.comm_id == explorer.model_id)
+    dashboard.send_custom(type="ask", ask="1", what="sequence", id=0, step=3)
+    answer = dashboard.sent[-1][1]["content"]
+    assert (answer["prompt"], len(answer["text"])) == ("hello", 4), "a token a step"
+    explorer.look_at(3)
+    assert session.explorer.cursor == 3
 
 
 def test_a_late_view_has_the_steps_before_it(comms: list[RecordedComm]) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from nvexplore.engine.engine import Engine
 from nvexplore.notebook import assets, timeline
+from nvexplore.notebook.explorer import POSITIONS
 from nvexplore.notebook.feed import Feed
 from nvexplore.notebook.mirror import STATUS
 from tests.fakes import toy_engine
@@ -200,3 +201,4 @@ def test_the_codes_are_the_same_on_both_sides() -> None:
     assert "STATUS = [" + ", ".join(f'"{status}"' for status in STATUS) + "]" in wire
     for name in ("PREFILL", "RECOMPUTE", "DECODE", "PREEMPTED", "ADMITTED", "SAMPLES"):
         assert re.search(rf"\b{name} = {getattr(timeline, name)}\b", wire), name
+    assert f"POSITIONS = 2 ** {POSITIONS.bit_length() - 1};" in wire and POSITIONS.bit_count() == 1

@@ -28,9 +28,13 @@ class Work:
         time.sleep(self.seconds)
         self.left -= 1
 
-    def runner(self, slice_s: float = 0.03) -> TaskRunner:
+    def runner(self, slice_s: float = 0.03, stop_at: int = 0) -> TaskRunner:
         return TaskRunner(
-            self.step, lambda: self.left > 0, on_change=lambda r: self.states.append(r.status), slice_s=slice_s
+            self.step,
+            lambda: self.left > 0,
+            why_stop=lambda: f"step {stop_at}" if len(self) == stop_at else None,
+            on_change=lambda r: self.states.append(r.status),
+            slice_s=slice_s,
         )
 
     def __len__(self) -> int:
@@ -42,7 +46,7 @@ def test_blocking_needs_no_loop() -> None:
     runner = work.runner()
     assert runner.status == "paused"
     assert runner.run_blocking(max_steps=3) == 3
-    assert runner.run_blocking(until=lambda: len(work) == 5) == 2
+    assert runner.run_blocking(max_steps=2) == 2
     assert runner.run_blocking() == 5
     assert runner.run_blocking() == 0
     assert runner.status == "idle"

@@ -13,8 +13,10 @@ from nvexplore.engine.policy import Policy
 from nvexplore.engine.sequence import Sequence
 from nvexplore.sampling_params import SamplingParams
 from tests.drive import Workload, run_workload
-from tests.fakes import free_run, toy_engine
+from tests.fakes import ToyRunner, free_run, toy_engine
 from tests.faults import Faults
+from tests.overlapped_work import OverlappedWorkload
+from tests.toy_device import ToyDevice
 
 __all__ = ["Workload", "make_workload", "run_workload"]
 
@@ -66,10 +68,23 @@ def stranger() -> Sequence:
     return Sequence(-1, [1], SamplingParams(), request_id="stranger")
 
 
-def make_workload(seed: int, interrupt: Callable[[str], None] | None = None, faults: Faults | None = None) -> Workload:
+def overlaps(seed: int) -> bool:
+    """Whether the steps of this workload overlap where both kinds are run: those of one in three."""
+    return random.Random(f"overlap {seed}").random() < 1 / 3
+
+
+def make_workload(
+    seed: int,
+    interrupt: Callable[[str], None] | None = None,
+    faults: Faults | None = None,
+    *,
+    overlap: bool = False,
+) -> Workload:
     """Block size 1-4, the smallest possible pool or more, budgets from 1 token, shared prefixes, all policies, eviction
     orders and hashes; half of the workloads have requests with several samples, stop ids, min_tokens and log
     probabilities, some salts, some prompts that go on where another request ends, some a model that breaks down.
+
+    overlap: steps overlap, on a toy device.
     """
     rng, faults = random.Random(seed), faults or Faults()
     block_size = rng.randint(1, 4)
@@ -79,6 +94,8 @@ def make_workload(seed: int, interrupt: Callable[[str], None] | None = None, fau
     if rng.random() < 0.5:
         requests = [(prompt, random_params(rng, params.max_tokens)) for prompt, params in requests]
         broken_every = rng.choice([0, 0, 20, 100])
+    if overlap:  # few that need the host, or no step would overlap with another
+        requests = [(prompt, some_logprobs(rng, params)) for prompt, params in requests]
     if rng.random() < 0.5:
         requests = [(prompt, replace(params, cache_salt=rng.choice(SALTS))) for prompt, params in requests]
     if rng.random() < 0.4:
@@ -95,10 +112,18 @@ def make_workload(seed: int, interrupt: Callable[[str], None] | None = None, fau
         "prefix_hash": rng.choice(["xxhash", "sha256"]),
     }
     engine = toy_engine(
-        num_blocks, block_size, eos=eos, interrupt=interrupt or faults.runner, broken_every=broken_every, **limits
+        num_blocks,
+        block_size,
+        eos=eos,
+        interrupt=interrupt or faults.runner,
+        broken_every=broken_every,
+        make_runner=ToyDevice if overlap else ToyRunner,
+        overlap=overlap,
+        **limits,
     )
     own.running = engine.scheduler.queues.running
-    return Workload(seed, rng, engine, requests, eos, broken_every, faults)
+    kind = OverlappedWorkload if overlap else Workload
+    return kind(seed, rng, engine, requests, eos, broken_every, faults)
 
 
 def random_requests(rng: random.Random) -> list[tuple[list[int], SamplingParams]]:
@@ -124,6 +149,10 @@ def random_params(rng: random.Random, max_tokens: int) -> SamplingParams:
         prompt_logprobs=rng.choice([None, None, 1]),
         n=rng.choice([1, 1, 1, 2, 3]),
     )
+
+
+def some_logprobs(rng: random.Random, params: SamplingParams) -> SamplingParams:
+    return params if rng.random() < 0.35 else replace(params, logprobs=None, prompt_logprobs=None)
 
 
 def continue_some(rng: random.Random, requests: list[tuple[list[int], SamplingParams]], eos: frozenset[int]) -> None:

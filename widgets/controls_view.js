@@ -1,9 +1,11 @@
-// Run, pause and step buttons, the step counter, the queues and how full the pool is.
+// Run, pause and step buttons, the step that is looked at, the queues and how full the pool is.
 
 import { CACHED, FREE, SHARED, USED } from "./wire.js";
 import { box, mix, stripes, surface, theme } from "./paint.js";
 import { count, digits, plain } from "./words.js";
+import { cursorBar, cursorWords, icon } from "./cursor_bar.js";
 import { VIEWS, drawing, make } from "./kit.js";
+import { stopBoxes } from "./stop_boxes.js";
 
 const ICONS = { run: "M2 1l9 5-9 5z", pause: "M2 1h3v10H2zM7 1h3v10H7z", step: "M1 1l6 5-6 5zM8 1h3v10H8z" };
 const BUTTONS = [
@@ -12,16 +14,6 @@ const BUTTONS = [
   ["step", "Step", "Run one batch"],
 ];
 
-function icon(name) {
-  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg"),
-    path = document.createElementNS(svg.namespaceURI, "path");
-  svg.setAttribute("viewBox", "0 0 12 12");
-  svg.setAttribute("aria-hidden", "true");
-  path.setAttribute("d", ICONS[name]);
-  svg.append(path);
-  return svg;
-}
-
 /** Mount the view on a store; returns what removes it. */
 export function mountControlsView(store, el) {
   const step = make("span", { className: "nvx-step" }),
@@ -29,11 +21,12 @@ export function mountControlsView(store, el) {
   const canvas = make("canvas", { role: "img" }),
     used = make("span", { className: "nvx-facts" });
   const status = make("span", { className: "nvx-status", role: "status" }),
+    notice = make("span", { className: "nvx-notice", role: "alert" }),
     bar = make("span", { className: "nvx-buttons", role: "group", "aria-label": "Engine" });
   let asked = null; // a command that the engine has not answered yet
   const buttons = Object.fromEntries(
     BUTTONS.map(([name, label, title]) => {
-      const button = make("button", { type: "button", title, "data-command": name }, icon(name), label);
+      const button = make("button", { type: "button", title, "data-command": name }, icon(ICONS[name]), label);
       button.addEventListener("click", () => {
         if (button.getAttribute("aria-disabled") === "true") return;
         if (name !== "step") asked = name;
@@ -44,14 +37,19 @@ export function mountControlsView(store, el) {
       return [name, button];
     }),
   );
+  const cursor = cursorBar(store),
+    stops = stopBoxes(store);
   const root = make(
     "section",
     { className: "nvx nvx-controls", "aria-label": "Engine" },
     bar,
+    stops.root,
     step,
     facts,
     make("span", { className: "nvx-pool" }, canvas, used),
     status,
+    cursor.root,
+    notice,
   );
   el.append(root);
 
@@ -59,11 +57,15 @@ export function mountControlsView(store, el) {
     const t = theme(root),
       isRunning = store.status === "running";
     root.style.colorScheme = t.isDark ? "dark" : "light";
-    if (asked && isRunning === (asked === "run")) asked = null;
     bar.hidden = !store.hasControls;
     const able = { run: !isRunning && !asked, pause: isRunning && asked !== "pause", step: !isRunning && !asked };
     for (const [name, button] of Object.entries(buttons)) button.setAttribute("aria-disabled", !able[name]);
-    step.textContent = count(store.step, "step");
+    cursor.update();
+    stops.update();
+    if (notice.textContent !== plain(store.notice)) notice.textContent = plain(store.notice);
+    const [where, meaning] = cursorWords(store) ?? [count(store.step, "step"), ""];
+    if (step.textContent !== where + meaning) step.replaceChildren(where, make("span", {}, meaning));
+    root.dataset.past = store.isPast;
     const fact = (n, word) => [make("b", {}, digits(n)), ` ${word}`];
     facts.replaceChildren(
       ...fact(store.running.length, "running"),
@@ -89,11 +91,15 @@ export function mountControlsView(store, el) {
     const text = asked === "pause" && isRunning ? "pausing …" : plain(store.status);
     if (status.textContent !== text) status.textContent = text;
     status.dataset.running = isRunning;
-    root.dataset.step = store.step;
+    Object.assign(root.dataset, { step: store.step, cursor: store.cursor });
   }
 
   const drawn = drawing(root, draw),
-    leave = store.subscribe(drawn.ask);
+    leave = store.subscribe(() => {
+      // Here and not in draw: a run may be over before it is drawn.
+      if (asked && (store.status === "running") === (asked === "run")) asked = null;
+      drawn.ask();
+    });
   return () => {
     leave();
     drawn.stop();

@@ -1,34 +1,12 @@
 // What anywidget runs: one store for each Explorer model, found by the views in a registry of the page.
 
 import { Store } from "./store.js";
-import { VIEWS, fail, make } from "./kit.js";
+import { moreViews, mountDashboard, mountViews } from "./dashboard.js";
 
 const EXPLORERS = Symbol.for("nvexplore.explorers");
-const DASHBOARD = ["controls_view", "schedule_view", "block_view"];
 const LONGEST_ANSWER = 10_000,
-  MOST_QUESTIONS = 8;
-
-/** Mount views on a store under each other; returns what removes them. */
-export function mountViews(names, store, el) {
-  const root = make("div", { className: names.length > 1 ? "nvx nvx-dashboard" : "nvx nvx-alone" });
-  el.append(root);
-  const removes = names.map((name) => {
-    const place = make("div", {});
-    root.append(place);
-    try {
-      if (!VIEWS[name]) throw new Error(`there is no view named ${name}`);
-      return VIEWS[name](store, place);
-    } catch (error) {
-      fail(place, error);
-      console.error(error);
-      return () => {};
-    }
-  });
-  return () => {
-    for (const remove of removes) remove();
-    root.remove();
-  };
-}
+  MOST_QUESTIONS = 64,
+  CURSOR_EVERY = 100; // a slider that is dragged moves the cursor at each frame; Python hears of it less often
 
 /** Questions to Python, by number; the numbers begin with something only this page has. */
 function questions(send) {
@@ -36,20 +14,30 @@ function questions(send) {
     open = new Map();
   let last = 0;
   return {
-    ask(what, id) {
+    ask(what, id, step) {
       const number = `${page}-${++last}`;
       return new Promise((resolve) => {
         open.set(number, resolve);
         if (open.size > MOST_QUESTIONS) this.answer({ ask: open.keys().next().value }, null);
         setTimeout(() => this.answer({ ask: number }, null), LONGEST_ANSWER);
-        send({ type: "ask", ask: number, what, id });
+        if (!send({ type: "ask", ask: number, what, id, step })) this.answer({ ask: number }, null);
       });
     },
-    answer(content, value = content) {
-      open.get(content.ask)?.(value);
-      open.delete(content.ask);
+    answer({ ask, type, ...told }, value = told) {
+      open.get(ask)?.(value);
+      open.delete(ask);
     },
   };
+}
+
+/** Put a message's binary parts where they belong: `buffers` names the place of each. */
+function whole({ buffers: paths = [], ...content }, buffers) {
+  paths.forEach((path, i) => {
+    const places = [].concat(path),
+      last = places.pop();
+    places.reduce((at, name) => at[name], content)[last] = buffers[i];
+  });
+  return content;
 }
 
 /** Tie a store to the Explorer's model. */
@@ -57,46 +45,77 @@ export function connect(model) {
   const send = (content) => {
     try {
       model.send(content);
+      return true;
     } catch (error) {
       console.warn("nvexplore: no kernel to send to", error);
+      return false;
     }
   };
+  const save = (name, value) => {
+    model.set(name, value);
+    model.save_changes();
+  };
   const asked = questions(send);
+  let timer = 0;
+  const tell = () => {
+    clearTimeout(timer);
+    timer = 0;
+    model.set("selection", [store.selection.kind, store.selection.id]);
+    model.set("cursor", store.cursor);
+    model.save_changes();
+  };
   const store = new Store({
     resync: () => send({ type: "resync" }),
     command: (command) => send({ type: "command", command }),
-    ask: (what, id) => asked.ask(what, id),
-    select({ kind, id }, cursor) {
-      model.set("selection", [kind, id]);
-      model.set("cursor", cursor);
-      model.save_changes();
+    stopAt: (events) => save("breakpoints", events),
+    ask: (what, id, step) => asked.ask(what, id, step),
+    select({ kind, id }) {
+      const [oldKind, oldId] = model.get("selection") ?? [];
+      if (kind !== oldKind || id !== oldId) tell();
+      else timer ||= setTimeout(tell, CURSOR_EVERY);
     },
   });
-  const take = () => {
-    const [kind, id] = model.get("selection") ?? ["none", -1];
-    store.selection = { kind, id };
-    store.cursor = model.get("cursor") ?? -1;
-    store.status = model.get("status") ?? "";
-    store.hasControls = Boolean(model.get("has_controls"));
-    store.changed();
+  const takes = {
+    selection([kind, id]) {
+      store.selection = { kind, id };
+    },
+    status: (text) => (store.status = text),
+    has_controls: (has) => (store.hasControls = has),
+    events: (events) => (store.events = events),
+    breakpoints: (names) => (store.breakpoints = names),
+    frame: (frame) => frame && store.receive(frame),
+    cursor: (step) => timer || store.follow(step), // what this page is about to tell is newer
   };
-  for (const name of ["selection", "cursor", "status", "has_controls"]) model.on(`change:${name}`, take);
-  const frame = () => model.get("frame") && store.receive(model.get("frame"));
-  model.on("change:frame", frame);
+  for (const [name, take] of Object.entries(takes)) {
+    const listen = () => {
+      take(model.get(name));
+      store.changed();
+    };
+    model.on(`change:${name}`, listen);
+    if (model.get(name) !== undefined) listen();
+  }
   model.on("msg:custom", (content, buffers) => {
-    if (content.type === "answer") asked.answer(content);
-    else if (content.type === "delta") {
-      const named = content.buffers.map((name, i) => [name, buffers[i]]);
-      store.receive({ ...content, ...Object.fromEntries(named) });
-    }
+    if (content.type === "answer") asked.answer(whole(content, buffers));
+    else if (content.type === "delta") store.receive(whole(content, buffers));
   });
-  take();
-  frame();
-  const mount = (names, el) => {
-    send({ type: "shown" });
-    return mountViews(names, store, el);
+  const panels = {
+    get: () => model.get("panels") ?? [],
+    set: (names) => save("panels", names),
+    subscribe(call) {
+      model.on("change:panels", call);
+      return () => model.off("change:panels", call);
+    },
   };
-  return { store, mount };
+  const shown = (remove) => {
+    send({ type: "shown" });
+    return remove;
+  };
+  return {
+    store,
+    mount: (names, el) => shown(mountViews(names, store, el)),
+    views: moreViews,
+    mountDashboard: (el) => shown(mountDashboard(store, panels, el)),
+  };
 }
 
 export default () => {
@@ -110,7 +129,7 @@ export default () => {
       signal?.addEventListener("abort", () => all.get(key) === explorer && all.delete(key));
     },
     render({ el }) {
-      return explorer.mount(DASHBOARD, el);
+      return explorer.mountDashboard(el);
     },
   };
 };

@@ -5,6 +5,8 @@
 import { surface } from "./paint.js";
 import { clamp, plain } from "./words.js";
 
+const GRACE = 400; // milliseconds for which an answer about another step may still be shown
+
 /** Views by name; each *_view.js adds its own, and the Explorer mounts them: `mount(store, element) -> remove()`. */
 export const VIEWS = {};
 
@@ -24,6 +26,8 @@ export function quote(text, className = "nvx-quote") {
   return make("bdi", { className }, plain(text));
 }
 
+let complaints = new Set(); // what the answers say that the view asked for which is being drawn
+
 /** Call `draw` in the next frame, however often it is asked for; again when the size or the theme changes. */
 export function drawing(root, draw) {
   let frame = 0;
@@ -31,7 +35,9 @@ export function drawing(root, draw) {
     (frame ||= requestAnimationFrame(() => {
       frame = 0;
       try {
+        complaints = new Set();
         draw();
+        complain(root, [...complaints]);
       } catch (error) {
         fail(root, error);
         throw error;
@@ -65,6 +71,15 @@ export function fail(root, error) {
   root.replaceChildren(
     make("div", { className: "nvx-error", role: "alert" }, `nvexplore: this view failed: ${plain(error)}`),
   );
+}
+
+/** Show below a view, which goes on, what Python could not tell it. */
+function complain(root, texts) {
+  const said = root.querySelector(":scope > .nvx-complaint"),
+    text = texts.map(plain).join("; ");
+  if (said?.textContent === text) return;
+  said?.remove();
+  if (text) root.append(make("div", { className: "nvx-error nvx-complaint", role: "alert" }, text));
 }
 
 /** A view's frame: title and legend above, `body`, and below a line that says what is pointed at. */
@@ -150,33 +165,69 @@ export function keyboardGrid(canvas, label, { cells, words, move, pick, leave, h
 }
 
 /**
- * Ask the store's host about what is pointed at, once it has been pointed at for a moment; asked again when the
- * engine has moved on. about(kind, id) gives the answer or null and calls `then` when it is there.
+ * Answers of Python to a view's own question, `answer` of its class: `get(id)`, called in each draw, gives the newest
+ * answer about `id` or null, asks again when what is shown has changed, and calls `then` when the answer is there. The
+ * text of an error is shown below the view.
  */
-export function asking(store, then, { wait = 120 } = {}) {
-  let key = "",
-    answer = null,
-    timer = 0,
-    asked = -1;
-  const ask = async (kind, id) => {
-    const wanted = key;
-    asked = store.event;
-    const got = await store.host.ask(kind, id);
-    timer = 0;
-    if (key !== wanted || !got) return;
-    answer = got;
+export function answering(store, name, then) {
+  let about,
+    told = null, // {answer, moment, isLive}
+    of = "", // about whom and when was asked last
+    since = 0,
+    isAsking = false,
+    isOver = false;
+  const ask = async (id) => {
+    const { moment, isLive } = store,
+      late = setTimeout(then, GRACE);
+    [isAsking, since] = [true, store.host.now()];
+    const answer = await store.ask(name, id);
+    clearTimeout(late);
+    isAsking = false;
+    if (isOver) return;
+    of = `${id} ${moment}`; // also without an answer: the next moment is soon enough to ask again
+    if (id === about && answer) told = { answer, moment, isLive };
     then();
   };
+  /** What holds for another step is not shown, but for the moment that the answer takes; the newest step may lag. */
+  const fits = () =>
+    told.moment === store.moment ||
+    (told.isLive && store.isLive) ||
+    (isAsking && store.host.now() - since < GRACE);
+  return {
+    get(id) {
+      if (id !== about) [about, told, of] = [id, null, ""];
+      if (!isAsking && of !== `${id} ${store.moment}`) ask(id);
+      const answer = told && fits() ? told.answer : {};
+      if (answer.error) complaints.add(answer.error);
+      return answer.error || !Object.keys(answer).length ? null : answer; // {}: there is nothing to tell
+    },
+    stop() {
+      isOver = true;
+    },
+  };
+}
+
+/** The same about what is pointed at: asked once it has been pointed at for a moment. about(kind, id) is its `get`. */
+export function asking(store, then, { wait = 120 } = {}) {
+  const answers = {};
+  let key = "",
+    timer = 0,
+    isMeant = false;
   return {
     about(kind, id) {
-      const wanted = `${kind} ${id}`;
-      if (wanted !== key) {
+      if (key !== `${kind} ${id}`) {
         clearTimeout(timer);
-        [key, answer, timer, asked] = [wanted, null, 0, -1];
+        [key, isMeant] = [`${kind} ${id}`, false];
+        timer = setTimeout(() => {
+          isMeant = true;
+          then();
+        }, wait);
       }
-      if (asked !== store.event) timer ||= setTimeout(ask, wait, kind, id);
-      return answer;
+      return isMeant ? (answers[kind] ??= answering(store, kind, then)).get(id) : null;
     },
-    stop: () => clearTimeout(timer),
+    stop() {
+      clearTimeout(timer);
+      for (const each of Object.values(answers)) each.stop();
+    },
   };
 }

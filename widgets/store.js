@@ -1,10 +1,15 @@
-// The Explorer's store: what one engine looks like, as plain data. Knows no DOM, no widget and no colour.
+// The Explorer's store: what one engine looks like, now or at a past step. Knows no DOM, no widget and no colour.
 //
 // Python (nvexplore/notebook/messages.py) writes the messages, `receive` reads them. A message is an object of numbers
 // and named buffers: a frame holds everything, a delta only what changed since the message before it. Values are
-// absolute, so a delta that tells what a frame already told changes nothing.
+// absolute, so a delta that tells what a frame already told changes nothing. They all advance the live state; which
+// state is shown, that one or a past one, depends on the cursor.
 
-import { ADMITTED, HEAD, PREEMPTED, ROW, STATUS, VERSION, blockState, copyAs } from "./wire.js";
+import { PastStates } from "./past.js";
+import { Questions } from "./questions.js";
+import { Shown } from "./shown.js";
+import { EngineState } from "./state.js";
+import { VERSION } from "./wire.js";
 
 const HELD = 64,
   PATIENCE = 250,
@@ -15,36 +20,33 @@ const NOBODY = {
   resync() {},
   select() {},
   command() {},
+  stopAt() {},
   ask: async () => null,
   later: (call, ms) => setTimeout(call, ms),
+  now: () => performance.now(),
 };
 
-export class Store {
+export class Store extends Shown {
   constructor(host = {}) {
+    super();
     this.host = { ...NOBODY, ...host };
     this.listeners = new Set();
-    this.selection = { kind: "none", id: -1 };
-    this.cursor = -1; // the step that is looked at; -1: the newest
+    this.cursor = -1; // the step that is looked at, as it was right after it; -1: the newest, whatever comes
+    this.notice = ""; // why a step could not be shown
     this.status = "";
     this.hasControls = false;
-    this.seq = -1;
+    this.events = {}; // what a run can be stopped at: event -> when that is
+    this.breakpoints = []; // the events that do stop it
     this.gaps = 0;
     this.held = []; // deltas that came before the message they build on
     this.asking = false;
-    this._clear();
-  }
-
-  _clear() {
-    this.run = -1;
-    this.step = this.event = this.time = 0;
-    this.blockSize = this.numBlocks = this.maxNumSeqs = this.maxNumBatchedTokens = 0;
-    this.maxSteps = 512;
-    this.words = new Uint16Array(0);
-    this.written = new Uint32Array(0); // blocks that the newest step wrote
-    this.sequences = new Map(); // seq_id -> sequence, live ones and the last that ended
-    this.waiting = [];
-    this.running = [];
-    this.columns = []; // one a step, oldest first
+    this.questions = new Questions(this.host);
+    this.past = new PastStates(this.host, {
+      live: () => this.live,
+      wanted: () => this.cursor,
+      came: (state, step) => (step === this.cursor || this.isLoading) && this._show(state),
+      failed: (text, step) => step === this.cursor && this._giveUp(text),
+    });
   }
 
   subscribe(listener) {
@@ -54,6 +56,20 @@ export class Store {
 
   changed() {
     for (const listener of this.listeners) listener(this);
+  }
+
+  get seq() {
+    return this.live.seq;
+  }
+
+  /** A past step is looked at. */
+  get isPast() {
+    return this.cursor >= 0;
+  }
+
+  /** What is shown is not yet the step at the cursor. */
+  get isLoading() {
+    return this.cursor >= 0 && (this.isLive || this.shownStep !== this.cursor);
   }
 
   /** Take a message in. One that came too early is kept; what stays missing is asked for, once at a time. */
@@ -67,6 +83,7 @@ export class Store {
       return verdict;
     }
     this._releaseHeld();
+    if (this.past.lacks(this.cursor)) this.past.fetch(); // the columns have moved away from it
     if (verdict !== "stale") this.changed();
     return verdict;
   }
@@ -93,132 +110,39 @@ export class Store {
   }
 
   _frame(m) {
-    if (m.run < this.run || (m.run === this.run && m.seq < this.seq)) return "stale";
-    const old = m.run === this.run ? this.columns : [];
-    const known = this.sequences;
-    this._clear();
-    this.run = m.run;
-    this.blockSize = m.block_size;
-    this.numBlocks = m.num_blocks;
-    this.maxNumSeqs = m.max_num_seqs;
-    this.maxNumBatchedTokens = m.max_num_batched_tokens;
-    this.maxSteps = m.max_steps;
-    this.words = copyAs(Uint16Array, m.words);
-    this._tell(m, new Map(m.names));
-    const first = m.steps ? copyAs(Int32Array, m.steps)[0] : undefined;
-    if (old.length && (first === undefined || old[old.length - 1].step + 1 >= first)) {
-      this.columns = old; // the frame goes on where the columns that are here end
-      for (const [id, seq] of this.sequences) seq.moves = known.get(id)?.moves ?? seq.moves;
-    }
-    this._addColumns(m);
+    const { run, seq } = this.live;
+    if (m.run < run || (m.run === run && m.seq < seq)) return "stale";
+    const wasLive = this.isLive;
+    this.live = EngineState.read(m, m.run === run ? this.live : null);
+    if (wasLive || m.run !== run) this.shown = this.live;
+    if (m.run !== run) this._otherRun(run < 0);
     return "frame";
   }
 
   _delta(m) {
-    if (m.run < this.run || (m.run === this.run && m.seq <= this.seq)) return "stale";
-    if (m.run !== this.run || m.seq !== this.seq + 1) return "gap";
-    if (!this._tell(m, new Map(m.names))) return "gap";
-    const words = copyAs(Uint16Array, m.words);
-    if (m.block_ids) copyAs(Uint32Array, m.block_ids).forEach((block, i) => (this.words[block] = words[i]));
-    else if (words.length === this.numBlocks) this.words = words;
-    this._addColumns(m);
-    return "delta";
+    const { run, seq } = this.live;
+    if (m.run < run || (m.run === run && m.seq <= seq)) return "stale";
+    if (m.run !== run || m.seq !== seq + 1) return "gap";
+    return this.live.advance(m) ? "delta" : "gap";
   }
 
-  /** What frames and deltas have in common; false if a block table builds on one that is not here. */
-  _tell(m, names) {
-    const rows = copyAs(Int32Array, m.rows),
-      tables = copyAs(Uint32Array, m.tables);
-    for (let at = 0; at < rows.length; at += ROW) {
-      const id = rows[at],
-        keep = rows[at + 9];
-      if (!names.has(id) && !this.sequences.has(id)) return false;
-      if (keep > (this.sequences.get(id)?.table.length ?? 0)) return false;
-    }
-    for (let at = 0, t = 0; at < rows.length; at += ROW) {
-      const [id, status, numPrompt, numTokens, numCached, numComputed, numPreemptions, born, ended, keep, grown] =
-        rows.subarray(at, at + ROW);
-      const seq = this.sequences.get(id) ?? { id, name: names.get(id), table: [], moves: [] };
-      Object.assign(seq, { status: STATUS[status], numPrompt, numTokens, numCached, numComputed, numPreemptions });
-      Object.assign(seq, { born, ended, isLive: status < 3 });
-      seq.table.length = keep;
-      for (let i = 0; i < grown; i++) seq.table.push(tables[t++]);
-      this.sequences.set(id, seq);
-    }
-    for (const id of m.gone ?? []) this.sequences.delete(id);
-    if (m.written) this.written = copyAs(Uint32Array, m.written);
-    if (m.waiting) this.waiting = Array.from(copyAs(Uint32Array, m.waiting));
-    if (m.running) this.running = Array.from(copyAs(Uint32Array, m.running));
-    this.seq = m.seq;
-    this.step = m.step;
-    this.event = m.event;
-    this.time = m.time;
-    return true;
-  }
-
-  _addColumns(m) {
-    const heads = copyAs(Int32Array, m.steps),
-      entries = copyAs(Int32Array, m.entries);
-    let newest = this.columns.length ? this.columns[this.columns.length - 1].step : -1;
-    for (let at = 0, e = 0; at < heads.length; at += HEAD) {
-      const [step, prefill, recompute, decode, budget, free, running, waiting, us, ms, n] = heads.subarray(
-        at,
-        at + HEAD,
-      );
-      const part = (k) => entries.subarray(e + k * n, e + (k + 1) * n);
-      const column = { step, prefill, recompute, decode, budget, free, running, waiting, us, ms };
-      Object.assign(column, { seqs: part(0), kinds: part(1), starts: part(2), counts: part(3) });
-      e += 4 * n;
-      if (step <= newest) continue;
-      newest = step;
-      this.columns.push(column);
-      this._move(column);
-    }
-    if (this.columns.length > this.maxSteps) this.columns.splice(0, this.columns.length - this.maxSteps);
-  }
-
-  /** Note who left the waiting queue and who came back to it in a step. */
-  _move(column) {
-    for (let i = 0; i < column.seqs.length; i++) {
-      const kind = column.kinds[i];
-      if (kind & ADMITTED) this.sequences.get(column.seqs[i])?.moves.push([column.step, false]);
-      else if ((kind & 15) === PREEMPTED) this.sequences.get(column.seqs[i])?.moves.push([column.step, true]);
+  /** What was kept of the past was another engine's; a cursor that was there before any engine means this one. */
+  _otherRun(isFirst) {
+    this.past.clear();
+    if (this.cursor < 0) return;
+    if (isFirst) this._seek();
+    else {
+      this.cursor = -1;
+      this.host.select(this.selection, this.cursor);
     }
   }
 
-  /** Live sequences that hold a block, as [sequence, logical index]. */
-  owners(block) {
-    const found = [];
-    if (!(this.words[block] >> 1)) return found;
-    for (const seq of this.sequences.values()) {
-      const index = seq.isLive ? seq.table.indexOf(block) : -1;
-      if (index >= 0) found.push([seq, index]);
-    }
-    return found;
+  /** A promise of Python's answer to a view's question about the step that is shown; null if none comes. */
+  ask(name, id) {
+    return this.questions.ask(name, id, this.isLive ? -1 : this.shownStep, this.moment);
   }
 
-  /** Tokens whose KV each block holds, for blocks `from` to `to` - 1. */
-  fills(from = 0, to = this.numBlocks) {
-    const fill = new Uint16Array(Math.max(0, to - from)),
-      size = this.blockSize;
-    for (let b = from; b < to; b++) if (this.words[b] & 1) fill[b - from] = size;
-    for (const seq of this.sequences.values()) {
-      if (!seq.isLive) continue;
-      seq.table.forEach((b, i) => {
-        if (b >= from && b < to) fill[b - from] = Math.max(fill[b - from], Math.min(size, seq.numComputed - i * size));
-      });
-    }
-    return fill;
-  }
-
-  /** How many blocks are free, cached, used and shared. */
-  countBlocks() {
-    const count = [0, 0, 0, 0];
-    for (const word of this.words) count[blockState(word)]++;
-    return count;
-  }
-
-  /** Select a sequence or a block here, in the other views and in Python; the same again selects nothing. */
+  /** Select a sequence, block or token here, in the other views and in Python; the same again selects nothing. */
   select(kind, id, { toggle = true } = {}) {
     const same = kind === this.selection.kind && id === this.selection.id;
     if (same && !toggle) return;
@@ -227,26 +151,43 @@ export class Store {
     this.changed();
   }
 
-  /** Look at one step; -1 follows the newest. */
+  /** Look at the state right after a step; -1 follows the newest. The engine is not touched. */
   lookAt(step) {
-    if (step === this.cursor) return;
-    this.cursor = step;
+    if (!this._move(step)) return;
     this.host.select(this.selection, this.cursor);
     this.changed();
   }
 
-  /** Ids of the sequences that the selection lights up. */
-  litSequences() {
-    const { kind, id } = this.selection;
-    if (kind === "sequence") return new Set([id]);
-    return new Set(kind === "block" ? this.owners(id).map(([seq]) => seq.id) : []);
+  /** Python has set the cursor. */
+  follow(step) {
+    if (this._move(step)) this.changed();
   }
 
-  /** Blocks that the selection lights up, with their logical index (-1: selected itself). */
-  litBlocks() {
-    const { kind, id } = this.selection;
-    if (kind === "block") return new Map([[id, -1]]);
-    const table = kind === "sequence" ? (this.sequences.get(id)?.table ?? []) : [];
-    return new Map(table.map((block, index) => [block, index]));
+  _move(step) {
+    const cursor = Number.isInteger(step) && step >= 0 ? step : -1;
+    if (cursor === this.cursor) return false;
+    this.cursor = cursor;
+    this.notice = "";
+    this._seek();
+    return true;
+  }
+
+  _seek() {
+    const kept = this.cursor < 0 ? this.live : this.past.get(this.cursor);
+    if (kept) this.shown = kept;
+    if (this.live.run >= 0 && this.past.lacks(this.cursor)) this.past.fetch();
+  }
+
+  _show(state) {
+    this.shown = state;
+    this.changed();
+  }
+
+  /** The step that is looked at can't be had: say why, and go on with what is shown. */
+  _giveUp(text) {
+    this.notice = text;
+    this.cursor = this.isLive ? -1 : this.shownStep;
+    this.host.select(this.selection, this.cursor);
+    this.changed();
   }
 }

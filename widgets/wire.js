@@ -27,3 +27,16 @@ export function copyAs(Type, bytes) {
 export function blockState(word) {
   return word < 2 ? word : word < 4 ? USED : SHARED;
 }
+
+// A token is one number too: its sequence and its position, so that a selection is always [kind, id].
+const POSITIONS = 2 ** 22;
+
+/** The id of the token at a position of a sequence. */
+export function packToken(seqId, position) {
+  return seqId * POSITIONS + position;
+}
+
+/** [seq_id, position] of a token's id. */
+export function unpackToken(id) {
+  return [Math.floor(id / POSITIONS), id % POSITIONS];
+}

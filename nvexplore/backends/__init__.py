@@ -8,6 +8,7 @@ import torch
 
 from nvexplore.backends.attention import create_attention
 from nvexplore.backends.base import Backend
+from nvexplore.runner.kv_cache import resolve_kv_dtype
 
 
 def create_backend(
@@ -19,14 +20,15 @@ def create_backend(
     decode_backend: str | None = None,
     block_size: int = 16,
     head_dim: int | None = None,
+    kv_cache_dtype: str = "auto",
     compile_layers: bool = False,
     gpu_memory_utilization: float = 0.9,
 ) -> Backend:
     """Make the backend for ``device``; ValueError names what is not supported and what is.
 
-    dtype: of weights, activations and KV; attention_backend: "auto" or a name that the device has; prefill_backend,
-    decode_backend: another one for steps with prefill rows, or without. block_size: of the KV pool; head_dim: of the
-    model, where it is known: not every attention backend takes every one.
+    dtype: of weights and activations; kv_cache_dtype: of KV, "auto" for the same. attention_backend: "auto" or a name
+    that the device has; prefill_backend, decode_backend: another one for steps with prefill rows, or without.
+    block_size: of the KV pool; head_dim: of the model, where it is known: not every attention backend takes every one.
     compile_layers: torch.compile in place of fused kernels.
     gpu_memory_utilization: the share of a GPU's memory that the engine may use.
     """
@@ -44,6 +46,7 @@ def create_backend(
         decode=decode_backend,
         block_size=block_size,
         head_dim=head_dim,
+        kv_dtype=resolve_kv_dtype(kv_cache_dtype, dtype),
     )
     if device.type == "cpu":
         from nvexplore.backends.cpu import CpuBackend

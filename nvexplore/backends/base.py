@@ -54,8 +54,11 @@ class Backend(ABC):
         """Bring a batch to the device and set its ``plan``: what all layers of this step share."""
 
     @abstractmethod
-    def dispatch(self, num_prefill: int, num_decode: int) -> Dispatch:
-        """Say how a step with so many rows of each kind would be run, without touching the device."""
+    def dispatch(self, num_prefill: int, num_decode: int, num_tokens: int | None = None) -> Dispatch:
+        """Say how a step with so many rows of each kind, and tokens, would be run, without touching the device.
+
+        num_tokens: None where that is not known: then a step with prefill rows is one of many tokens.
+        """
 
     @abstractmethod
     def available_memory(self, run_largest: Callable[[], None]) -> int | DeviceMemory:
@@ -68,11 +71,23 @@ class Backend(ABC):
         """Return [size] int32 on the CPU to build a step's batch in; good until the next call."""
         return torch.empty(size, dtype=torch.int32)
 
-    def capture(self, model: CausalLM, *, max_num_seqs: int, max_blocks: int, block_size: int, progress: bool) -> None:  # noqa: B027
-        """Prepare for decode steps of up to ``max_num_seqs`` rows with tables of up to ``max_blocks`` blocks."""
+    def capture(  # noqa: B027 - most backends run every step as it comes
+        self,
+        model: CausalLM,
+        *,
+        max_num_seqs: int,
+        max_num_batched_tokens: int,
+        max_blocks: int,
+        block_size: int,
+        progress: bool,
+    ) -> None:
+        """Prepare for steps within these limits; ``max_blocks``: of a sequence."""
 
     def close(self) -> None:  # noqa: B027 - a backend without memory of its own has nothing to free
         """Free what the backend holds; may be called again."""
+
+    def release(self) -> None:  # noqa: B027 - the CPU's memory goes back by itself
+        """Give what has been freed back to the device, once ``close`` was called and weights and pool are gone."""
 
     # --- operations ---
 
@@ -175,6 +190,10 @@ class Backend(ABC):
         Only for a size that ``dispatch`` has named. It is fed, and its ids are kept, as above; they are good until the
         next step.
         """
+        raise NotImplementedError(f"{type(self).__name__} has no graphs")
+
+    def replay_prefill(self, batch: ForwardBatch, size: int) -> Tensor:
+        """``replay`` for a step with prompt tokens that has not begun: sampled ids [R] int64."""
         raise NotImplementedError(f"{type(self).__name__} has no graphs")
 
     def step(self, model: CausalLM, batch: ForwardBatch) -> Tensor:

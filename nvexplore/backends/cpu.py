@@ -24,6 +24,7 @@ from nvexplore.layers.moe import MoE
 from nvexplore.layers.norm import RMSNorm
 from nvexplore.layers.sampler import sample, uniforms_of
 from nvexplore.runner.forward_batch import ForwardBatch
+from nvexplore.runner.kv_cache import as_stored
 
 if TYPE_CHECKING:
     from nvexplore.models.decoder import CausalLM
@@ -74,7 +75,7 @@ class CpuBackend(Backend):
             slots = slots[kept]
         return replace(batch, plan=_Plan(kept, slots, self._attention.plan(batch)))
 
-    def dispatch(self, num_prefill: int, num_decode: int) -> Dispatch:
+    def dispatch(self, num_prefill: int, num_decode: int, num_tokens: int | None = None) -> Dispatch:
         name = self._attention.name
         return Dispatch(
             eager_reason="cpu",
@@ -119,8 +120,8 @@ class CpuBackend(Backend):
         k = qk[:, num_heads:]
         if plan.kept is not None:
             k, v = k[plan.kept], v[plan.kept]
-        layer.k_cache.view(-1, num_kv_heads, head_dim).index_copy_(0, plan.slots, k)
-        layer.v_cache.view(-1, num_kv_heads, head_dim).index_copy_(0, plan.slots, v)
+        _store(layer.k_cache, plan.slots, k)
+        _store(layer.v_cache, plan.slots, v)
         return qk[:, :num_heads]
 
     def attention(self, q: Tensor, layer: Attention, batch: ForwardBatch) -> Tensor:
@@ -158,6 +159,15 @@ class CpuBackend(Backend):
             cos, sin = table.index_select(0, batch.positions)[:, None].chunk(2, dim=-1)
             known[id(table)] = torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1)
         return known[id(table)]
+
+
+def _store(cache: Tensor, slots: Tensor, values: Tensor) -> None:
+    """Write values [K, num_kv_heads, head_dim] to the slots [K] int64 of a pool, in its format."""
+    values = as_stored(values, cache.dtype)
+    if cache.dtype.itemsize == 1:
+        # torch copies no 8-bit floats by index; bytes it does.
+        cache, values = cache.view(torch.uint8), values.view(torch.uint8)
+    cache.view(-1, *cache.shape[2:]).index_copy_(0, slots, values)
 
 
 def _rms_norm(x: Tensor, norm: RMSNorm) -> Tensor:

@@ -19,6 +19,7 @@ from nvexplore.backends.attention import PagedAttention
 from nvexplore.backends.attention.by_phase import names_by_phase
 from nvexplore.backends.base import Backend
 from nvexplore.backends.cuda_graphs import DecodeGraphs
+from nvexplore.backends.graphs import release_memory
 from nvexplore.backends.grouped_experts import grouped_experts
 from nvexplore.backends.kernels.add_rms_norm import add_rms_norm
 from nvexplore.backends.kernels.feed_ids import feed_ids
@@ -88,28 +89,37 @@ class CudaBackend(Backend):
     def read_back(self, ids: Tensor, began: Any, unread: Ids | None) -> Ids:
         return self._read_back.start(ids, began, unread)
 
-    def dispatch(self, num_prefill: int, num_decode: int) -> Dispatch:
+    def dispatch(self, num_prefill: int, num_decode: int, num_tokens: int | None = None) -> Dispatch:
         prefill, decode = names_by_phase(self._attention, num_prefill, num_decode)
-        size = None
-        if num_prefill:
-            why: str | None = "prefill"
-        elif self._graphs is None:
-            why = self._no_graphs
-        else:
-            size = self._graphs.size_for(num_decode)
-            why = None if size else f"more than {self._graphs.largest} rows"
+        graphs, size, why = self._graphs, None, "prefill" if num_prefill else self._no_graphs
+        if num_tokens is None or not num_prefill:
+            num_tokens = num_decode
+        if graphs is not None and not num_prefill:
+            size = graphs.size_for(num_decode)
+            why = f"more than {graphs.largest} rows"
+        elif graphs is not None and graphs.prefill is not None:
+            size = graphs.prefill.size_for(num_tokens, num_prefill + num_decode)
         return Dispatch(
             graph_size=size,
-            padding=None if size is None else size - num_decode,
-            eager_reason=why,
+            padding=None if size is None else size - num_tokens,
+            eager_reason=None if size is not None else why,
             prefill_backend=prefill,
             decode_backend=decode,
         )
 
-    def capture(self, model: CausalLM, *, max_num_seqs: int, max_blocks: int, block_size: int, progress: bool) -> None:
+    def capture(
+        self,
+        model: CausalLM,
+        *,
+        max_num_seqs: int,
+        max_num_batched_tokens: int,
+        max_blocks: int,
+        block_size: int,
+        progress: bool,
+    ) -> None:
         graphs = DecodeGraphs(self, self._attention, max_num_seqs, max_blocks, block_size)
         try:
-            graphs.capture(model, progress=progress)
+            graphs.capture_all(model, max_num_batched_tokens, progress=progress)
         except torch.OutOfMemoryError:
             graphs.close()
             self._no_graphs = "no memory was left to capture graphs"
@@ -143,6 +153,10 @@ class CudaBackend(Backend):
         self._staging.close()
         self._read_back.close()
         self.last_ids = torch.empty(0, dtype=torch.int64)
+
+    def release(self) -> None:
+        if self.device.type == "cuda":
+            release_memory()
 
     # --- operations ---
 
@@ -195,6 +209,13 @@ class CudaBackend(Backend):
     def replay(self, batch: DecodeBatch) -> Tensor:
         assert self._graphs is not None  # dispatch named a size
         ids = self._graphs.replay(batch)
+        self._staging.sent()
+        return ids
+
+    def replay_prefill(self, batch: ForwardBatch, size: int) -> Tensor:
+        assert self._graphs is not None and self._graphs.prefill is not None  # dispatch named a size
+        graphs = self._graphs.prefill
+        ids = graphs.replay(batch, size, self._staging.take(graphs.num_words(batch, size)))
         self._staging.sent()
         return ids
 

@@ -1,4 +1,4 @@
-"""``nvexplore bench``: decode and prefill speed, or the scheduler's, beside a peer's, as a table or as JSON."""
+"""``nvexplore bench``: decode and prefill speed, serving's, or the scheduler's, beside a peer's; a table or JSON."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from nvexplore.bench.kernel_command import add_kernel_options, run_kernels
+from nvexplore.bench.serving_command import PEERS as SERVING_PEERS
+from nvexplore.bench.serving_command import add_serving_options, run_serving
 from nvexplore.command_error import CommandError
 
 if TYPE_CHECKING:
@@ -28,19 +31,23 @@ DTYPES = ("float32", "bfloat16", "float16")
 def add_command(commands: Any) -> None:
     """Register the command with the ``add_subparsers`` object of the ``nvexplore`` command."""
     command = commands.add_parser("bench", help="measure tokens a second beside a peer's", description=__doc__)
-    peers = (*PEER_NAMES, SCHEDULER_PEER)
-    command.add_argument("--peer", choices=peers, help=f"({PEER_NAMES[0]}; with --scheduler none)")
+    peers = tuple(dict.fromkeys((*PEER_NAMES, SCHEDULER_PEER, *SERVING_PEERS)))
+    command.add_argument("--peer", choices=peers, help=f"({PEER_NAMES[0]}; with --serving or --scheduler none)")
+    command.add_argument("--peer-path", metavar="DIR", type=Path, help="a checkout of the peer, if it is not installed")
     command.add_argument("--model", default="demo", help="'demo', a checkpoint folder or a Hub name (%(default)s)")
-    command.add_argument("--dtype", type=_dtypes, default=["bfloat16", "float32"], help="one or more, with commas")
+    command.add_argument(
+        "--dtype", type=_dtypes, help="with commas (bfloat16,float32; with --serving the checkpoint's alone)"
+    )
     command.add_argument("--batch", type=_counts, default=[1, 8], help="prompts at a time; one or more, with commas")
     command.add_argument("--prompt-len", type=_count, default=64, help="tokens a prompt (%(default)s)")
     command.add_argument("--new-tokens", type=_count, default=48, help="tokens a completion (%(default)s)")
     command.add_argument("--passes", type=_count, help="measured passes; medians are told (3; with --scheduler 9)")
     command.add_argument("--threads", type=_count, help="torch's threads, for both (torch's own choice)")
     command.add_argument("--json", metavar="FILE", help="write all figures there; '-' is standard output")
+    add_serving_options(command)
+    add_kernel_options(command)
     only = command.add_argument_group("the scheduler alone", "microseconds a step and a prompt, without any model")
     only.add_argument("--scheduler", action="store_true", help="measure this instead")
-    only.add_argument("--peer-path", metavar="DIR", type=Path, help=f"a checkout of {SCHEDULER_PEER}, for --peer")
     only.add_argument("--rows", type=_counts, default=[8, 64, 256, 1024], help="sequences that decode (8,64,256,1024)")
     only.add_argument("--block-size", type=_counts, default=[16, 256], help="tokens a block (16,256)")
     only.add_argument(
@@ -51,15 +58,27 @@ def add_command(commands: Any) -> None:
 
 def bench(args: argparse.Namespace) -> int:
     """Run the command and return its exit status."""
+    if args.json not in (None, "-") and (Path(args.json).is_dir() or not Path(args.json).parent.is_dir()):
+        raise CommandError(f"--json {args.json}: no file can be written there")
+    if args.kernels:
+        return run_kernels(args)
+    if args.scheduler and args.serving:
+        raise CommandError("--scheduler and --serving are two things to measure: give one of them")
     if args.scheduler:
         return _bench_scheduler(args)
-    if args.peer == SCHEDULER_PEER or args.peer_path:
-        raise CommandError(f"only the scheduler is compared with {SCHEDULER_PEER}: add --scheduler")
-    args.peer = args.peer or PEER_NAMES[0]
-    args.passes = args.passes or 3
+    if not args.serving and (args.peer not in (None, *PEER_NAMES) or args.peer_path):
+        what = f"--peer {args.peer}" if args.peer else "--peer-path"
+        raise CommandError(f"{what}: this measures beside {PEER_NAMES[0]} only; add --scheduler or --serving")
     missing = [name for name in ("torch", "transformers") if importlib.util.find_spec(name) is None]
     if missing:
         raise CommandError(f'bench needs {", ".join(missing)}: pip install "nvexplore[run]"')
+    args.passes = args.passes or 3
+    return _bench_serving(args) if args.serving else _bench_decode(args)
+
+
+def _bench_decode(args: argparse.Namespace) -> int:
+    """Neither ``--serving`` nor ``--scheduler``."""
+    args.peer = args.peer or PEER_NAMES[0]
     if args.new_tokens < 2:
         raise CommandError("--new-tokens: at least 2, the first token belongs to the prefill")
     import torch
@@ -81,7 +100,7 @@ def bench(args: argparse.Namespace) -> int:
     }
     report["threads"] = torch.get_num_threads()
     results: list[dict[str, Any]] = []
-    for dtype in args.dtype:
+    for dtype in args.dtype or ["bfloat16", "float32"]:
         contenders = (Nvexplore(path, dtype, workloads[-1]), PEERS[args.peer](path, dtype, workloads[-1]))
         try:
             found = compare(contenders, workloads, args.passes, partial(_tell, dtype))
@@ -92,6 +111,14 @@ def bench(args: argparse.Namespace) -> int:
         if args.json != "-":
             _print_table(dtype, found)
     _write(report | {"load_after": _load(), "results": results}, args.json)
+    return 0
+
+
+def _bench_serving(args: argparse.Namespace) -> int:
+    """``--serving``: engines as those who use them see them."""
+    report = _machine("nvexplore", "torch", "transformers", "triton")
+    found = run_serving(args, (lambda line: None) if args.json == "-" else print, partial(_tell, "serving"))
+    _write(found | report | {"load_after": _load()}, args.json)
     return 0
 
 
@@ -143,12 +170,21 @@ def _print_table(dtype: str, comparisons: Sequence[Comparison]) -> None:
 
 
 def _machine(*distributions: str) -> dict[str, Any]:
-    versions = {name: metadata.version(name) for name in distributions}
+    """Versions of Python and of those distributions that are installed, the processors, and how busy they are."""
+    versions = {name: version for name in distributions if (version := _version(name)) is not None}
     return {
         "versions": {"python": platform.python_version(), **versions},
+        "platform": platform.platform(),
         "processors": os.cpu_count(),
         "load_before": _load(),
     }
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def _load() -> list[float] | None:

@@ -1,13 +1,25 @@
-"""nvexplore and its peers as servers of whole prompts. Each is imported only when it is asked for."""
+"""nvexplore as a server of whole prompts, and how any server is made. Each is imported only when it is asked for."""
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
-from nvexplore.bench.serving import TEMPERATURE, Server
+from nvexplore.bench.serving import TEMPERATURE, Arrival, Server
+from nvexplore.bench.serving_arrivals import Progress, serve
+from nvexplore.bench.serving_peers import NanoVllm, Transformers, Vllm
+from nvexplore.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from nvexplore.engine.sequence import Sequence as EngineSequence
+    from nvexplore.llm import LLM
+
+# What loading spends its time on, by the names of the runner's stages.
+STAGES: Final = {"weights": ("weights",), "compile and warm-up": ("memory", "warm_up"), "graph capture": ("capture",)}
 
 
 class Nvexplore:
@@ -16,76 +28,91 @@ class Nvexplore:
     name = "nvexplore"
 
     def __init__(self, path: Path, *, dtype: str, max_model_len: int, memory: float, **options: Any) -> None:
+        # To import is no part of loading: a peer has imported what it needs, these packages among it, before.
+        import transformers  # noqa: F401
+
+        import nvexplore.runner.model_runner  # noqa: F401
         from nvexplore.llm import LLM
 
         begin = time.perf_counter()
         self._llm = LLM(path, dtype=dtype, max_model_len=max_model_len, gpu_memory_utilization=memory, **options)
         self.load_seconds = time.perf_counter() - begin
+        self.stages = grouped(getattr(self._llm.runner, "load_times", {}), self.load_seconds)
+        self.num_cached_tokens = 0
 
     def generate(self, prompts: list[list[int]], max_tokens: list[int]) -> int:
-        from nvexplore.sampling_params import SamplingParams
+        outputs = self._llm.generate(prompts, [_params(count) for count in max_tokens], use_tqdm=False)
+        self.num_cached_tokens = sum(output.num_cached_tokens for output in outputs)
+        return sum(len(output.token_ids) for output in outputs)
 
-        params = [SamplingParams(temperature=TEMPERATURE, ignore_eos=True, max_tokens=count) for count in max_tokens]
-        return sum(len(output.token_ids) for output in self._llm.generate(prompts, params, use_tqdm=False))
+    def serve(self, arrivals: Sequence[Arrival]) -> list[list[float]]:
+        return serve(_Steps(self._llm), arrivals)
 
     def close(self) -> None:
         self._llm.close()
 
 
-class NanoVllm:
-    """nano-vLLM with its defaults but the length limit; it refuses temperatures below 1e-10."""
+class _Steps:
+    """Steps nobody watches: no records are built."""
 
-    name = "nano-vllm"
+    def __init__(self, llm: LLM) -> None:
+        from nvexplore.generation import advance
 
-    def __init__(self, path: Path, *, dtype: str, max_model_len: int, memory: float) -> None:
-        from nanovllm import LLM  # type: ignore[import-not-found]
+        self._llm, self._advance = llm, advance
+        self._running: dict[int, EngineSequence] = {}
 
-        begin = time.perf_counter()
-        self._llm = LLM(str(path), enforce_eager=False, max_model_len=max_model_len, gpu_memory_utilization=memory)
-        self.load_seconds = time.perf_counter() - begin
+    def add(self, number: int, arrival: Arrival) -> None:
+        self._running[number] = self._llm.add_request(arrival.prompt, _params(arrival.max_tokens))
 
-    def generate(self, prompts: list[list[int]], max_tokens: list[int]) -> int:
-        from nanovllm import SamplingParams
-
-        params = [SamplingParams(temperature=TEMPERATURE, ignore_eos=True, max_tokens=count) for count in max_tokens]
-        return sum(len(output["token_ids"]) for output in self._llm.generate(prompts, params, use_tqdm=False))
-
-    def close(self) -> None:
-        self._llm.exit()
-
-
-class Vllm:
-    """vLLM with its defaults but the length limit."""
-
-    name = "vllm"
-
-    def __init__(self, path: Path, *, dtype: str, max_model_len: int, memory: float) -> None:
-        from vllm import LLM  # type: ignore[import-not-found]
-
-        begin = time.perf_counter()
-        self._llm = LLM(str(path), dtype=dtype, max_model_len=max_model_len, gpu_memory_utilization=memory)
-        self.load_seconds = time.perf_counter() - begin
-
-    def generate(self, prompts: list[list[int]], max_tokens: list[int]) -> int:
-        from vllm import SamplingParams
-
-        params = [SamplingParams(temperature=TEMPERATURE, ignore_eos=True, max_tokens=count) for count in max_tokens]
-        inputs = [{"prompt_token_ids": prompt} for prompt in prompts]
-        outputs = self._llm.generate(inputs, params, use_tqdm=False)
-        return sum(len(output.outputs[0].token_ids) for output in outputs)
-
-    def close(self) -> None:
-        del self._llm
+    def step(self) -> list[Progress]:
+        self._advance(self._llm.engine)
+        told = [Progress(i, seq.num_completion_tokens, seq.is_finished) for i, seq in self._running.items()]
+        for each in told:
+            if each.is_finished:
+                del self._running[each.number]
+        return told
 
 
-SERVERS: dict[str, Any] = {"nvexplore": Nvexplore, "nano-vllm": NanoVllm, "vllm": Vllm}
+def _params(max_tokens: int) -> SamplingParams:
+    return SamplingParams(temperature=TEMPERATURE, ignore_eos=True, max_tokens=max_tokens)
 
 
-def make_server(
-    name: str, path: Path, *, dtype: str, max_model_len: int, memory: float, peer_path: str | None = None
-) -> Server:
-    """Load ``path`` into the engine ``name``. peer_path: a folder with its sources, where it is not installed."""
-    if peer_path and peer_path not in sys.path:
-        sys.path.insert(0, peer_path)
-    server: Server = SERVERS[name](path, dtype=dtype, max_model_len=max_model_len, memory=memory)
+def grouped(load_times: dict[str, float], total: float) -> dict[str, float]:
+    """A runner's stages as a reader wants them, and as "other" what is left of ``total``; empty if there are none."""
+    if not load_times:
+        return {}
+    stages = {name: sum(load_times.get(part, 0.0) for part in parts) for name, parts in STAGES.items()}
+    return {**stages, "other": max(0.0, total - sum(stages.values()))}
+
+
+SERVERS: Final[dict[str, Any]] = {server.name: server for server in (Nvexplore, NanoVllm, Vllm, Transformers)}
+
+
+class PeerError(Exception):
+    """A peer that cannot be run here; the message says why, and what to install or give."""
+
+
+def find_peer(name: str, peer_path: Path | None) -> None:
+    """Make the peer ``name`` importable, from the folder ``peer_path`` where one is given; PeerError if it is not."""
+    peer = SERVERS[name]
+    if peer_path is not None:
+        folder = str(peer_path.resolve())
+        if not peer_path.is_dir():
+            raise PeerError(f"--peer-path {peer_path}: no such folder")
+        if folder not in sys.path:
+            sys.path.insert(0, folder)
+    if importlib.util.find_spec(peer.module) is None:
+        where = "is not installed" if peer_path is None else f"is not in {peer_path}"
+        raise PeerError(f"--peer {name}: {peer.module} {where}; {peer.how_to_get}")
+
+
+def make_server(name: str, path: Path, *, dtype: str, max_model_len: int, memory: float) -> Server:
+    """Load ``path`` into the engine ``name``, which may take the share ``memory`` of a GPU's.
+
+    PeerError where it cannot be imported: what it needs besides itself shows only then.
+    """
+    try:
+        server: Server = SERVERS[name](path, dtype=dtype, max_model_len=max_model_len, memory=memory)
+    except ImportError as error:
+        raise PeerError(f"{name} cannot be imported: {error}") from error
     return server

@@ -186,9 +186,7 @@ class Steps:
         return output
 
     def _take_off(self) -> bool:
-        """Hand the next step to the runner. False if that can't be: ahead of another nothing is done then, and with
-        nothing in the air the step is run to its end.
-        """
+        """Hand the next step to the runner; False if it can't be: then it is left, or with nothing in the air, run."""
         is_ahead, runner = bool(self.flights), self._overlapping
         try:
             plan = self._plan(bool(self._hub), is_ahead=is_ahead)

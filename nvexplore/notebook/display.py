@@ -1,14 +1,16 @@
 """The views of one session: the Explorer that feeds them, made when somebody first looks.
 
-Only then are the widgets imported.
+Only then are the widgets imported: the names of the views are those of their files.
 """
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nvexplore.explore.until import EVENTS
 from nvexplore.notebook.errors import SessionError
 
 if TYPE_CHECKING:
@@ -20,7 +22,19 @@ if TYPE_CHECKING:
     from nvexplore.notebook.runner import TaskRunner
 
 NO_WIDGETS = 'the views need ipywidgets and anywidget: pip install "nvexplore[notebook]"'
-VIEWS = ("all", "schedule", "blocks")
+PLURAL = {"block": "blocks", "slot": "slots"}
+ORDER = ("schedule", "blocks", "slots", "prefix", "why", "memory", "throughput")
+
+
+def _find_views() -> dict[str, str]:
+    """The modules of the views by the names that a reader says: "blocks" is block_view; the known ones first."""
+    files = sorted(path.stem for path in Path(__file__).parent.glob("*_view.py"))
+    named = {PLURAL.get(name, name): file for file in files if (name := file.removesuffix("_view")) != "controls"}
+    return {name: named[name] for name in sorted(named, key=lambda name: (*ORDER, name).index(name))}
+
+
+MODULES = _find_views()
+VIEWS = ("all", *MODULES)
 
 
 class Display:
@@ -55,31 +69,32 @@ class Display:
             from nvexplore.notebook.explorer import Explorer
         except ModuleNotFoundError as error:
             raise SessionError(f"{NO_WIDGETS} ({error.name} is missing)") from None
-        explorer = Explorer(decode=self._decode)
+        memory = getattr(engine.runner, "memory", None)
+        explorer = Explorer(decode=self._decode, recorder=self._recorder, memory=memory)
         for snapshot, records in self._recorder.segments[-1:]:
             explorer.push(snapshot)
             for record in records:
                 explorer.push(record)
         self._subscription = engine.subscribe(explorer.push)
         explorer.on_command(self._command)
+        explorer.events = EVENTS
         self._explorer = explorer
         self.show(runner.status)
         return explorer
 
     def view(self, what: str) -> Any:
-        """A widget of ``VIEWS``: "all" is both views under the run, pause and step buttons."""
+        """A widget of ``VIEWS``: "all" is the dashboard, with run, pause and step buttons and all the others."""
         if what not in VIEWS:
             raise ValueError(f"no view {what!r}: there are {', '.join(VIEWS)}")
         explorer = self.explorer
         if what == "all":
             return explorer
-        if what == "schedule":
-            from nvexplore.notebook.schedule_view import ScheduleView
+        from nvexplore.notebook.answers import view_class
 
-            return ScheduleView(explorer)
-        from nvexplore.notebook.block_view import BlockView
-
-        return BlockView(explorer)
+        view = view_class(MODULES[what])
+        if view is None:
+            raise SessionError(f"{MODULES[what]}.py defines no View whose name is that of the file")
+        return view(explorer)
 
     def show(self, status: str) -> None:
         """Say how the run stands; at a standstill the views get the whole state."""

@@ -1,8 +1,21 @@
 """What the notebook side raises. Knows nothing else."""
 
+from __future__ import annotations
+
+from typing import TypeVar
+
+T = TypeVar("T")
+
 
 class SessionError(RuntimeError):
     """What cannot be done now, in a sentence for the person at the keyboard."""
 
 
 NO_MODEL = "no model is loaded: use %nvx_load (or Session.load) first"
+
+
+def there(thing: T | None) -> T:
+    """What a model has brought, or SessionError before there was one."""
+    if thing is None:
+        raise SessionError(NO_MODEL)
+    return thing

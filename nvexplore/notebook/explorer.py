@@ -6,25 +6,29 @@ Displayed itself it is the dashboard: buttons, schedule and blocks. See widgets/
 from __future__ import annotations
 
 import asyncio
-import inspect
 import uuid
 import weakref
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import anywidget
 import traitlets as t
 
 from nvexplore.engine.events import Snapshot, StepRecord
+from nvexplore.explore.recorder import Recorder
 from nvexplore.notebook import assets, rerun
+from nvexplore.notebook.answers import Answers, Decode, packed
 from nvexplore.notebook.feed import Feed
-from nvexplore.notebook.messages import Message, sendable
+from nvexplore.notebook.messages import Message
+from nvexplore.notebook.weak import if_alive, weakly
 
-Decode = Callable[[list[int]], str]
-_Callback = TypeVar("_Callback", bound=Callable[..., object])
+if TYPE_CHECKING:
+    from nvexplore.runner.memory_ledger import MemoryLedger
+
 COMMANDS = ("run", "pause", "step")
-MAX_TEXT = 600
-"""Characters of a text that a browser asks for; of a longer one the end is cut (a sequence's text: the beginning)."""
+SELECTABLE = ("none", "sequence", "block", "token")
+POSITIONS = 2**22
+"""A token is selected by one number: seq_id * POSITIONS + position (widgets/wire.js has it too)."""
 
 
 def _frame_json(_: object, explorer: Explorer) -> Message:
@@ -36,8 +40,13 @@ class Explorer(anywidget.AnyWidget):
 
     decode:     turns token ids into the text that is shown for blocks and sequences; None: ids are shown.
     limits:     see ``Feed``: hz, max_steps, max_entries, max_finished.
-    selection:  ("none", -1), ("sequence", seq_id) or ("block", block_id); the views set it, and so may you.
-    cursor:     the step that was clicked, -1 for the newest.
+    recorder:   keeps the steps that can be looked at again; None: the explorer keeps them itself.
+    memory:     where the engine's memory goes, for the view that shows it.
+    selection:  ("none", -1), ("sequence", seq_id), ("block", block_id) or ("token", seq_id * POSITIONS + position);
+                the views set it, and so may you.
+    cursor:     the step that is looked at, as it was right after it; -1 follows the newest. Set it as you like.
+    panels:     views that the dashboard shows beside schedule and blocks, by file name.
+    events:     what a run can be stopped at, event -> when; the buttons offer these. breakpoints: the chosen ones.
     status:     a line beside the buttons; "running" makes the pause button the one to press.
 
     Nothing is sent until the explorer or one of its views is displayed. It holds no engine; a bound method given as
@@ -48,19 +57,31 @@ class Explorer(anywidget.AnyWidget):
     _css = t.Unicode().tag(sync=True)
     key = t.Unicode().tag(sync=True)
     frame = t.Any().tag(sync=True, echo_update=False, to_json=_frame_json, from_json=lambda value, widget: None)
-    selection = t.Tuple(t.Enum(("none", "sequence", "block")), t.Int(), default_value=("none", -1)).tag(sync=True)
-    cursor = t.Int(-1).tag(sync=True)
+    selection = t.Tuple(t.Enum(SELECTABLE), t.Int(), default_value=("none", -1)).tag(sync=True)
+    cursor = t.Int(-1, min=-1).tag(sync=True)
+    panels = t.List(t.Unicode(), default_value=["why_view", "throughput_view"]).tag(sync=True)
+    events = t.Dict(key_trait=t.Unicode(), value_trait=t.Unicode()).tag(sync=True)
+    breakpoints = t.List(t.Unicode()).tag(sync=True)
     status = t.Unicode("").tag(sync=True)
     has_controls = t.Bool(False).tag(sync=True)
 
-    def __init__(self, *, decode: Decode | None = None, **limits: Any) -> None:
+    def __init__(
+        self,
+        *,
+        decode: Decode | None = None,
+        recorder: Recorder | None = None,
+        memory: MemoryLedger | None = None,
+        **limits: Any,
+    ) -> None:
         this = weakref.ref(self)
         self._feed = Feed(
-            lambda message: _if_alive(this, Explorer._send_message, message),
-            later=lambda seconds: bool(_if_alive(this, Explorer._call_later, seconds)),
+            lambda message: if_alive(this, Explorer._send_message, message),
+            later=lambda seconds: bool(if_alive(this, Explorer._call_later, seconds)),
             **limits,
         )
-        self._decode = _weakly(decode) if decode is not None else None
+        find_decode = weakly(decode) if decode is not None else lambda: None
+        self._owns_recorder = recorder is None
+        self._answers = Answers(self._feed, recorder or Recorder(), find_decode, memory)
         self._outgoing: Message | None = None
         self._on_select: list[Callable[[], Callable[[str, int], object] | None]] = []
         self._on_command: list[Callable[[], Callable[[str], object] | None]] = []
@@ -73,7 +94,14 @@ class Explorer(anywidget.AnyWidget):
 
     def push(self, item: Snapshot | StepRecord) -> None:
         """Take what ``Engine.subscribe`` delivers, on any thread; costs microseconds unless a message is due."""
+        if self._owns_recorder and isinstance(item, StepRecord):
+            self.recorder.push(item)
+        run = self._feed.run
         self._feed.push(item)
+        if self._owns_recorder and isinstance(item, Snapshot):
+            if self._feed.run != run:  # another engine
+                self._answers.read_from(Recorder())
+            self.recorder.push(item)
 
     def flush(self) -> None:
         """Show the newest step now."""
@@ -87,19 +115,30 @@ class Explorer(anywidget.AnyWidget):
 
     def on_select(self, callback: Callable[[str, int], object]) -> None:
         """Call ``callback(kind, id)`` when something is selected, here or in a browser; on any thread."""
-        self._on_select.append(_weakly(callback))
+        self._on_select.append(weakly(callback))
 
     def on_command(self, callback: Callable[[str], object]) -> None:
         """Call ``callback("run" | "pause" | "step")`` when a button is pressed; on any thread, so only set flags.
 
         The buttons appear with the first callback.
         """
-        self._on_command.append(_weakly(callback))
+        self._on_command.append(weakly(callback))
         self.has_controls = True
 
     def select(self, kind: str, id: int) -> None:
-        """Select a "sequence" or a "block" in all views; ("none", -1) selects nothing."""
+        """Select a "sequence", a "block" or a "token" in all views; ("none", -1) selects nothing."""
         self.selection = (kind, id)
+
+    def look_at(self, step: int) -> None:
+        """Set the cursor of all views; -1 follows the newest. Raises ValueError for a step that is not kept."""
+        if step >= 0:
+            self._answers.past.check(step)
+        self.cursor = step
+
+    @property
+    def recorder(self) -> Recorder:
+        """What keeps the steps that can be looked at."""
+        return self._answers.recorder
 
     @t.observe("selection")
     def _selected(self, change: Any) -> None:
@@ -144,7 +183,13 @@ class Explorer(anywidget.AnyWidget):
 
     def _take_frame(self) -> Message:
         outgoing, self._outgoing = self._outgoing, None
-        return self._feed.frame() if outgoing is None else outgoing
+        message = self._feed.frame() if outgoing is None else outgoing
+        return message | {"oldest": self._oldest()}
+
+    def _oldest(self) -> int:
+        """The first step that can be looked at; -1: none."""
+        first = self.recorder.first_step
+        return -1 if first is None else first
 
     def _send_message(self, message: Message) -> None:
         if self.comm is None:
@@ -155,7 +200,8 @@ class Explorer(anywidget.AnyWidget):
             return
         buffers = {name: part for name, part in message.items() if isinstance(part, bytes)}
         content = {name: part for name, part in message.items() if name not in buffers}
-        self.send({"type": "delta", **content, "buffers": list(buffers)}, list(buffers.values()))
+        content |= {"type": "delta", "oldest": self._oldest(), "buffers": list(buffers)}
+        self.send(content, list(buffers.values()))
 
     def _call_later(self, seconds: float) -> bool:
         try:
@@ -163,7 +209,7 @@ class Explorer(anywidget.AnyWidget):
         except RuntimeError:
             return False
         this = weakref.ref(self)
-        loop.call_later(seconds, lambda: _if_alive(this, lambda explorer: explorer._feed.tick()))
+        loop.call_later(seconds, lambda: if_alive(this, lambda explorer: explorer._feed.tick()))
         return True
 
     def _on_message(self, content: dict[str, Any], buffers: object) -> None:
@@ -179,40 +225,14 @@ class Explorer(anywidget.AnyWidget):
                 if callback is not None:
                     callback(content["command"])
         elif kind == "ask":
-            self.send({"type": "answer", "ask": content.get("ask"), **self._answer(content)})
+            self._answer(content)
 
-    def _answer(self, content: dict[str, Any]) -> dict[str, Any]:
-        """What is too much to send at each step: a block's hash and text, a sequence's text."""
-        with self._feed.lock:
-            self._feed.fold()
-            mirror, what, id = self._feed.mirror, content.get("what"), content.get("id")
-            if mirror is None or not isinstance(id, int):
-                return {}
-            if what == "block" and 0 <= id < mirror.state.num_blocks:
-                hash_, token_ids = mirror.state.hash[id], mirror.block_tokens(id)
-                text = None if token_ids is None else self._text(token_ids)[:MAX_TEXT]
-                return {"hash": None if hash_ is None else f"{hash_:016x}", "text": text}
-            seq = mirror.find(id) if what == "sequence" else None
-            if seq is None:
-                return {}
-            n = seq.num_prompt_tokens
-            prompt, output = (self._text(ids)[-MAX_TEXT:] for ids in (seq.token_ids[:n], seq.token_ids[n:]))
-            return {"prompt": prompt, "text": output}
-
-    def _text(self, token_ids: list[int]) -> str:
-        decode = self._decode() if self._decode is not None else None
-        if decode is None:
-            return " ".join(map(str, token_ids))
-        return sendable(decode(token_ids))
-
-
-def _weakly(callback: _Callback) -> Callable[[], _Callback | None]:
-    """A function that returns ``callback``, or None once the object it is a method of is gone."""
-    if inspect.ismethod(callback):
-        return weakref.WeakMethod(callback)
-    return lambda: callback
-
-
-def _if_alive(this: weakref.ref[Explorer], call: Callable[..., Any], *arguments: Any) -> Any:
-    explorer = this()
-    return None if explorer is None else call(explorer, *arguments)
+    def _answer(self, content: dict[str, Any]) -> None:
+        told = self._answers.answer(content.get("what"), content.get("id"), content.get("step", -1))
+        try:
+            answer, places, buffers = packed(told)
+        except TypeError as error:
+            answer, places, buffers = {"error": str(error)}, [], []
+        where = {"buffers": places} if buffers else {}
+        self.send({**answer, **where, "type": "answer", "ask": content.get("ask")}, buffers)
+        self._feed.note_message()

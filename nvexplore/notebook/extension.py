@@ -9,13 +9,16 @@ is back by then, and that is how %reload_ext differs from %unload_ext. Nothing i
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from nvexplore.notebook.completion import Completion
 from nvexplore.notebook.magics import SessionMagics
 from nvexplore.notebook.magics_model import ModelMagics
 from nvexplore.notebook.magics_run import RunMagics
 from nvexplore.notebook.magics_show import ShowMagics
+from nvexplore.notebook.manual import ManualLines
 from nvexplore.notebook.prompts import PromptLines
 from nvexplore.notebook.session import Session
 from nvexplore.notebook.settings import NvExplore
@@ -27,6 +30,7 @@ MAGICS: tuple[type[SessionMagics], ...] = (ModelMagics, RunMagics, ShowMagics)
 # Sessions of shells that were unloaded in the cell that is running.
 _leaving: WeakKeyDictionary[Any, _Leaving] = WeakKeyDictionary()
 _ATTRIBUTE = "_nvexplore_extension"
+CONFIG = NvExplore.__name__
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:
@@ -63,12 +67,17 @@ class Extension:
     def __init__(self, shell: InteractiveShell, session: Session) -> None:
         self._shell, self.session = shell, session
         self._magics: list[SessionMagics] = []
-        self._prompt_lines = PromptLines()
+        self._lines = (PromptLines(), ManualLines())
+        self._matcher = Completion(shell, session).matcher
+        self._config: Any = None
 
     def add(self) -> None:
         shell: Any = self._shell  # IPython's own annotation of configurables is wrong
         shell.configurables.append(self.session.settings)
-        shell.input_transformers_cleanup.append(self._prompt_lines)
+        self._config = deepcopy(shell.config.get(CONFIG))
+        shell.input_transformers_cleanup.extend(self._lines)
+        if self._matcher is not None:
+            shell.Completer.custom_matchers.append(self._matcher)
         for kind in MAGICS:
             magics = kind(shell, self.session)  # joins shell.configurables by itself
             self._magics.append(magics)
@@ -78,7 +87,13 @@ class Extension:
         shell: Any = self._shell
         manager = shell.magics_manager
         shell.configurables.remove(self.session.settings)
-        shell.input_transformers_cleanup.remove(self._prompt_lines)
+        shell.config.pop(CONFIG, None)  # what %config has put there
+        if self._config is not None:
+            shell.config[CONFIG] = self._config
+        for lines in self._lines:
+            shell.input_transformers_cleanup.remove(lines)
+        if self._matcher is not None:
+            shell.Completer.custom_matchers.remove(self._matcher)
         for magics in self._magics:
             shell.configurables.remove(magics)
             if manager.registry.get(type(magics).__name__) is magics:

@@ -51,12 +51,12 @@ class Feed:
     ) -> None:
         self._send, self._later, self._clock = send, later, clock
         self._interval, self._frame_s = 1.0 / hz, frame_s
-        self._limits = {"max_steps": max_steps, "max_entries": max_entries, "max_finished": max_finished}
+        self.limits = {"max_steps": max_steps, "max_entries": max_entries, "max_finished": max_finished}
         self._writer: Writer | None = None
         self.lock = threading.RLock()
         self.seq = 0
         self.is_active = False
-        self._run = 0
+        self.run = 0  # how many engines there were; a message names the one it tells of
         self._lost: FoldError | None = None
         self._pending: list[Snapshot | StepRecord] = []
         self._due = self._frame_due = 0.0
@@ -167,8 +167,13 @@ class Feed:
         if self._writer is not None and self._writer.mirror.rebase(snapshot):
             self._writer.count_words()
         else:
-            self._run += 1
-            self._writer = Writer(Mirror(snapshot, **self._limits), self._run)
+            self.run += 1
+            self._writer = Writer(Mirror(snapshot, **self.limits), self.run)
+
+    def note_message(self) -> None:
+        """Somebody else sent the browsers something: it counts among those that they get in a second."""
+        with self.lock:
+            self._sent.append(self._clock())
 
     def _try_send(self) -> None:
         now = self._clock()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from nvexplore.generation import check_progress
 from nvexplore.notebook.errors import NO_MODEL, SessionError
+from nvexplore.notebook.requests import Decode
 
 if TYPE_CHECKING:
     from nvexplore.llm import LLM
@@ -29,11 +30,14 @@ class Links:
         """One step of a run that nobody asked to stop at a certain step: the next one may be running already."""
         self._llm().advance()
 
-    def settle(self) -> None:
-        """The run stops: what is running comes to its end."""
+    def settle(self) -> bool:
+        """What is running comes to its end; whether anything was."""
         session = self._session()
-        if session is not None and session.is_loaded:
-            self._llm().settle()
+        if session is None or not session.is_loaded:
+            return False
+        before = session.recorder.last_step
+        self._llm().settle()
+        return session.recorder.last_step != before
 
     def _llm(self) -> LLM:
         session = self._session()
@@ -49,6 +53,7 @@ class Links:
         """A run started, paused or ended."""
         session = self._session()
         if session is not None and session.is_loaded:
+            session.stops.follow(is_running=runner.is_running)
             session.display.show(runner.status)
 
     def command(self, name: str) -> None:
@@ -61,4 +66,11 @@ class Links:
         elif name == "pause":
             session.pause()
         elif name == "step":
+            session.stops.begin()
             session.runner.step()
+
+
+def decoder(llm: LLM) -> Decode:
+    """``llm.decode`` that keeps the tokenizer and not the model: texts can be read when it is closed."""
+    tokenizer = llm.tokenizer
+    return lambda token_ids: str(tokenizer.decode(list(token_ids), skip_special_tokens=True))

@@ -56,6 +56,10 @@ class ModelMagics(SessionMagics):
 
         Only one is loaded at a time: the engine of an earlier %nvx_load is closed first, its memory freed.
         In Python: ``session.load("demo", num_kvcache_blocks=96)``.
+
+        Example::
+
+            %nvx_load demo --num-kvcache-blocks 96 --block-size 16
         """
         args = self.arguments(self.nvx_load, line)
         options = {name: value for name in ENGINE_OPTIONS if (value := getattr(args, name)) is not None}
@@ -96,6 +100,10 @@ class ModelMagics(SessionMagics):
         quotes, braces, $ and question marks are part of it. ``--var NAME`` takes a variable's value: a text, a list of
         token ids, or a list of texts. Defaults come from %config NvExplore.
         In Python: ``session.add("Once upon a time", max_tokens=40)``.
+
+        Example::
+
+            %nvx_add --id story --max-tokens 40 Once upon a time
         """
         head, rest = prompts.split(line)
         args = self.arguments(self.nvx_add, head)
@@ -146,6 +154,10 @@ class ModelMagics(SessionMagics):
         """End requests, whatever they are doing; their blocks go back to the pool.
 
         In Python: ``session.abort("story")``.
+
+        Example::
+
+            %nvx_abort story
         """
         args = self.arguments(self.nvx_abort, line)
         with one_line_errors():
@@ -161,6 +173,10 @@ class ModelMagics(SessionMagics):
         """Show every request with its text so far.
 
         In Python: ``session.requests``, and ``session.requests[0].text``.
+
+        Example::
+
+            %nvx_text story
         """
         args = self.arguments(self.nvx_text, line)
         missing = [i for i in args.ids if self.session.log.find(i) is None]
@@ -174,6 +190,10 @@ class ModelMagics(SessionMagics):
         """Close the views and the engine and free its memory; frames, plots and texts can still be asked for.
 
         In Python: ``session.close()``.
+
+        Example::
+
+            %nvx_close
         """
         self.arguments(self.nvx_close, line)
         self.session.close()

@@ -29,6 +29,10 @@ class ShowMagics(SessionMagics):
         A view follows every step from now on, wherever it is made, and still has those made before. Click a block, or
         a row of the schedule, and the same sequence lights up in the other view.
         In Python: ``session.watch()``; ``session.explorer.on_select(callback)`` brings clicks back.
+
+        Example::
+
+            %nvx_watch blocks
         """
         args = self.arguments(self.nvx_watch, line)
         with one_line_errors(ValueError):
@@ -45,6 +49,10 @@ class ShowMagics(SessionMagics):
         steps: a row a step. sequences: a row a request. blocks: a row a physical block. slots: a row a token that a
         step wrote, and where. prefix_hits: a row an admission. schedule: a row a stretch of a request's life.
         nvexplore.explore.frames.COLUMNS tells what the columns mean. In Python: ``session.frame("steps")``.
+
+        Example::
+
+            %nvx_frame steps -o steps
         """
         args = self.arguments(self.nvx_frame, line)
         with one_line_errors(ValueError):
@@ -60,6 +68,10 @@ class ShowMagics(SessionMagics):
 
         The result is a matplotlib figure: ``figure.axes[0]``, ``figure.savefig("memory.svg")``. In Python:
         ``session.plot("memory")``, or nvexplore.explore.plots for axes of your own.
+
+        Example::
+
+            %nvx_plot memory
         """
         args = self.arguments(self.nvx_plot, line)
         with one_line_errors(ValueError):

@@ -22,10 +22,16 @@ class Ended(NamedTuple):
 
 
 class Fold(State):
-    """The state, which also remembers who left and which sequence's tokens each block was filled from."""
+    """The state, which also remembers who left and which sequence's tokens each block was filled from.
 
-    def __init__(self, snapshot: Snapshot) -> None:
-        super().__init__(snapshot)
+    start: a snapshot, or a State whose parts this one takes over: nobody may change that one any more.
+    """
+
+    def __init__(self, start: Snapshot | State) -> None:
+        if isinstance(start, State):
+            self.__dict__.update(start.__dict__)  # a copy of a pool of a million blocks would take a tenth of a second
+        else:
+            super().__init__(start)
         self.departed: list[SequenceState] = []
         # block -> the sequence that filled it, and the block's place in that one's table.
         self.content: dict[int, tuple[SequenceState, int]] = {
@@ -51,12 +57,12 @@ class Mirror:
     changed_blocks, changed_seqs, gone: since ``settle``; gone are the ended sequences that were forgotten.
     """
 
-    def __init__(self, snapshot: Snapshot, *, max_steps: int, max_entries: int, max_finished: int) -> None:
-        self.state = Fold(snapshot)
+    def __init__(self, start: Snapshot | State, *, max_steps: int, max_entries: int, max_finished: int) -> None:
+        self.state = Fold(start)
         self.timeline = Timeline(max_steps, max_entries)
         self.max_finished = max_finished
         self.ended: OrderedDict[int, Ended] = OrderedDict()
-        self.born = dict.fromkeys(self.state.sequences, snapshot.step)
+        self.born = dict.fromkeys(self.state.sequences, start.step)
         self.written: list[int] = []
         self.settle()
 

@@ -1,4 +1,4 @@
-"""Run, pause and step an engine while the notebook stays usable. Knows two functions and no engine.
+"""Run, pause and step an engine while the notebook stays usable. Knows a few functions and no engine.
 
 A button's callback may arrive on any thread (the main one under ipykernel 6 and 7.4, a subshell's under 7.0
 to 7.3), so ``run``, ``pause`` and ``step`` only set flags. The steps are made in one place: by an asyncio task on
@@ -30,11 +30,14 @@ class TaskRunner:
     """Calls ``step()`` while ``has_work()``, as long as it is told to.
 
     advance:   instead of ``step`` where no step is special, so that the next may begin before one ends.
-    settle:    called when a run stops: what has begun comes to its end.
+    settle:    brings what has begun to its end; whether that was a step. Called when a run stops, and before ``step``.
+    why_stop:  asked after each step; the answer ends the run, and so does an error.
+    is_picky:  whether ``why_stop`` may answer, so that no step may begin before it was asked about the one before.
     on_change: called after the state has changed, on the thread that steps.
     slice_s:   a live run makes as many steps as fit in so many seconds, then lets the kernel work for 1 ms.
     max_hz:    steps a second at most in a live run, for watching; None is no limit.
     error:     what ended the last live run, or None.
+    found:     why the last run stopped before its end, or None.
     """
 
     def __init__(
@@ -43,16 +46,20 @@ class TaskRunner:
         has_work: Callable[[], bool],
         *,
         advance: Callable[[], object] | None = None,
-        settle: Callable[[], object] = lambda: None,
+        settle: Callable[[], bool] = lambda: False,
+        why_stop: Callable[[], str | None] = lambda: None,
+        is_picky: Callable[[], bool] = lambda: False,
         on_change: Callable[[TaskRunner], None] = _nothing,
         slice_s: float = 0.030,
     ) -> None:
         self._step, self._has_work, self._on_change = step, has_work, on_change
         self._advance, self._settle = advance or step, settle
+        self._why_stop, self._is_picky = why_stop, is_picky
         self.slice_s = slice_s
         self.max_hz: float | None = None
         self.num_steps = 0
         self.error: BaseException | None = None
+        self.found: str | None = None
         self._flags = threading.Lock()
         self._running = self._closed = self._blocking = False
         self._todo = 0
@@ -74,6 +81,8 @@ class TaskRunner:
             return "running"
         if self.error is not None:
             return f"stopped: {type(self.error).__name__}: {self.error}"
+        if self.found is not None:
+            return f"stopped at {self.found}"
         return "paused" if self._has_work() else "idle"
 
     def __repr__(self) -> str:
@@ -103,31 +112,26 @@ class TaskRunner:
 
     # Steps, on one thread.
 
-    def run_blocking(self, *, max_steps: int | None = None, until: Callable[[], bool] | None = None) -> int:
-        """Step here and now: until nothing is left, ``max_steps`` were made, ``until()``, or somebody pauses.
+    def run_blocking(self, *, max_steps: int | None = None) -> int:
+        """Step here and now: until nothing is left, ``max_steps`` were made, something stops it, or somebody pauses.
 
         Needs no event loop; a live run ends with it. Returns how many steps were made; passes on what they raise.
         """
         if self._closed:
             raise RuntimeError("this runner is closed")
         with self._flags:
-            self._running, self._todo, self.error = True, 0, None
+            self._running, self._todo, self.error, self.found = True, 0, None, None
         self._blocking = True
         self._on_change(self)
-        made = 0
-        go = self._advance if max_steps is None and until is None else self._step
+        before = self.num_steps
         try:
-            while self._running and made != max_steps and self._has_work():
-                go()
-                made += 1
-                self.num_steps += 1
-                if until is not None and until():
-                    break
-            self._settle()
+            while self._running and self.num_steps - before != max_steps and self._has_work():
+                self._make_one(max_steps is not None)
+            self.num_steps += self._settle()
         finally:
             self._blocking = self._running = False
             self._on_change(self)
-        return made
+        return self.num_steps - before
 
     async def done(self) -> None:
         """Wait until the live run has ended or is paused; raise what ended it. An interrupt pauses it."""
@@ -160,7 +164,7 @@ class TaskRunner:
             self._running = running
             self._todo = self._todo + more if more else 0
             if running or more:
-                self.error = None
+                self.error = self.found = None
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._ensure)
 
@@ -186,10 +190,22 @@ class TaskRunner:
                 # A real millisecond, not sleep(0): it lets the kernel's sockets be polled between two slices.
                 await asyncio.sleep(max(0.001, pause))
         try:
-            self._settle()
+            self.num_steps += self._settle()
         except BaseException as error:
             self.error = error
         self._on_change(self)
+
+    def _make_one(self, is_special: bool) -> None:
+        """One step more, and whether to stop after it. Where that matters, what has begun is the step."""
+        if not is_special and not self._is_picky():
+            self._advance()
+        elif not self._settle():
+            self._step()
+        self.num_steps += 1
+        self.found = self._why_stop()
+        if self.found is not None:
+            with self._flags:
+                self._running, self._todo = False, 0
 
     def _slice(self) -> float:
         """Make the steps that fit into one slice; return how long to wait for the pace asked for."""
@@ -201,12 +217,11 @@ class TaskRunner:
                     with self._flags:
                         self._running, self._todo = False, 0
                     break
-                (self._step if self._todo or self.max_hz else self._advance)()
+                self._make_one(bool(self._todo or self.max_hz))
             except BaseException as error:  # a task must not die silently: pause, and show it
                 with self._flags:
                     self._running, self._todo, self.error = False, 0, error
                 break
-            self.num_steps += 1
             with self._flags:
                 self._todo = max(0, self._todo - 1)
             before, now = now, time.monotonic()

@@ -11,17 +11,17 @@ Nothing here needs an event loop but ``run_live``, and nothing needs ipywidgets 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from nvexplore.notebook import figure
 from nvexplore.notebook.describe import PlanSummary, StepSummary, describe_plan, describe_step
 from nvexplore.notebook.display import Display
-from nvexplore.notebook.errors import NO_MODEL, SessionError
-from nvexplore.notebook.links import Links
-from nvexplore.notebook.requests import Decode, Request, RequestLog, RequestTable
+from nvexplore.notebook.errors import NO_MODEL, SessionError, there
+from nvexplore.notebook.links import Links, decoder
+from nvexplore.notebook.requests import Request, RequestLog, RequestTable
 from nvexplore.notebook.runner import TaskRunner
 from nvexplore.notebook.settings import NvExplore
+from nvexplore.notebook.stops import Condition, Stops
 from nvexplore.notebook.tally import RunSummary, Tally, describe_run
 from nvexplore.sampling_params import SamplingParams
 
@@ -35,13 +35,12 @@ if TYPE_CHECKING:
     from nvexplore.notebook.explorer import Explorer
 
 
-T = TypeVar("T")
-
-
 class Session:
     """Owns an LLM, its recorder, the request log, the views and the runner of live runs.
 
     llm is None until ``load`` or ``attach``, and again after ``close``; recorder and requests stay readable.
+    stops: where runs end early; ``session.stops.breakpoints = ["preempt"]`` holds for all runs, as boxes ticked in a
+    view do.
     """
 
     def __init__(self, settings: NvExplore | None = None) -> None:
@@ -49,6 +48,7 @@ class Session:
         self.llm: LLM | None = None
         self.model = ""
         self.log = RequestLog()
+        self.stops = Stops()
         self._recorder: Recorder | None = None
         self._runner: TaskRunner | None = None
         self._display: Display | None = None
@@ -76,12 +76,18 @@ class Session:
         if llm is not self.llm:
             self.close()
         self.llm, self.model = llm, model
-        self.log, recorder = RequestLog(_decoder(llm)), Recorder()
-        self._recorder = recorder
-        self._subscriptions = [llm.engine.subscribe(self.log.push), llm.engine.subscribe(recorder.push)]
+        self.log, recorder = RequestLog(decoder(llm)), Recorder()
+        self._recorder, self.stops.log = recorder, self.log
+        self._subscriptions = [llm.engine.subscribe(each.push) for each in (self.log, recorder, self.stops)]
         links = Links(self)
         self._runner = TaskRunner(
-            links.step, links.has_work, advance=links.advance, settle=links.settle, on_change=links.changed
+            links.step,
+            links.has_work,
+            advance=links.advance,
+            settle=links.settle,
+            why_stop=self.stops.reason,
+            is_picky=self.stops.is_set,
+            on_change=links.changed,
         )
         self._display = Display(llm.engine, recorder, self.log.text, self._runner, links.command)
         return llm
@@ -93,6 +99,7 @@ class Session:
         self._subscriptions = []
         if runner is not None:
             runner.close()
+            self.stops.follow(is_running=False)
         for subscription in subscriptions:
             subscription.close()
         if display is not None:
@@ -161,6 +168,7 @@ class Session:
         """Run one batch. A live run is paused first."""
         llm = self._loaded()
         self.runner.pause()
+        self.runner.found = None
         record = llm.step()
         self.display.show(self.runner.status)
         return describe_step(record, self.log)
@@ -169,17 +177,25 @@ class Session:
         """What the next step would do, and why; changes nothing."""
         return describe_plan(self._loaded().plan(), self.log)
 
-    def run(self, *, max_steps: int | None = None, until: Callable[[Tally], bool] | None = None) -> RunSummary:
-        """Step until all requests are finished, ``max_steps`` were made, or ``until(tally)`` after a step."""
-        engine, runner, tally = self._loaded().engine, self.runner, Tally()
-        started = time.perf_counter()
-        with engine.subscribe(tally.push):
-            runner.run_blocking(max_steps=max_steps, until=None if until is None else lambda: until(tally))
-        return describe_run(tally, time.perf_counter() - started, self.log)
+    def run(self, *, max_steps: int | None = None, until: Condition | None = None) -> RunSummary:
+        """Step until all requests are finished, ``max_steps`` were made, or a step was one to stop at.
 
-    def run_live(self, *, hz: float | None = None) -> TaskRunner:
-        """Start a run that goes on while other cells work, return at once; ``await session.runner.done()``."""
-        self._loaded()
+        until: a text such as "preempt,miss" (``nvexplore.explore.until.Until.of`` tells them all), or a function of the
+        Tally of this run. The summary says what was found, and in which step. Raises UntilError, SessionError.
+        """
+        llm, runner, tally = self._loaded(), self.runner, Tally()
+        llm.settle()  # what a live run has begun is no step of this one
+        self.stops.begin(until, next_step=llm.engine.next_step, tally=tally)
+        started = time.perf_counter()
+        runner.run_blocking(max_steps=max_steps)
+        return describe_run(tally, time.perf_counter() - started, self.log, found=runner.found, until=until)
+
+    def run_live(self, *, hz: float | None = None, until: Condition | None = None) -> TaskRunner:
+        """Start a run that goes on while other cells work, return at once; ``await session.runner.done()``.
+
+        until: as in ``run``; the runner's status says what was found.
+        """
+        self.stops.begin(until, next_step=self._loaded().engine.next_step)
         runner = self.runner
         runner.slice_s = self.settings.live_slice_ms / 1e3
         runner.max_hz = (self.settings.live_hz if hz is None else hz) or None
@@ -193,7 +209,8 @@ class Session:
     # ---------------------------------------------------------------- looking
 
     def watch(self, what: str = "all") -> Any:
-        """A widget: the "schedule", the "blocks", or "all" of it with run, pause and step buttons."""
+        """A widget: one of ``display.VIEWS``, or "all" of them with run, pause and step buttons."""
+        self.stops.link(self.display.explorer)
         return self.display.view(what)
 
     def frame(self, name: str, *, step: int | None = None) -> pd.DataFrame:
@@ -207,20 +224,20 @@ class Session:
     @property
     def explorer(self) -> Explorer:
         """What feeds the views: their status, selection and callbacks."""
-        return self.display.explorer
+        return self.stops.link(self.display.explorer)
 
     @property
     def recorder(self) -> Recorder:
         """The last steps of the model, or of the one that was closed last."""
-        return _there(self._recorder)
+        return there(self._recorder)
 
     @property
     def runner(self) -> TaskRunner:
-        return _there(self._runner)
+        return there(self._runner)
 
     @property
     def display(self) -> Display:
-        return _there(self._display)
+        return there(self._display)
 
     def __repr__(self) -> str:
         if self.llm is None or self.llm.is_closed:
@@ -231,15 +248,3 @@ class Session:
         if self.llm is None or self.llm.is_closed:
             raise SessionError(NO_MODEL)
         return self.llm
-
-
-def _there(thing: T | None) -> T:
-    if thing is None:
-        raise SessionError(NO_MODEL)
-    return thing
-
-
-def _decoder(llm: LLM) -> Decode:
-    """``llm.decode`` that keeps the tokenizer and not the model: texts can be read when it is closed."""
-    tokenizer = llm.tokenizer
-    return lambda token_ids: str(tokenizer.decode(list(token_ids), skip_special_tokens=True))

@@ -14,11 +14,12 @@ COLUMNS = ("request", "ended by", "prompt tokens", "cached", "generated", "text"
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class RunSummary(Summary):
-    """Many steps; ``finished`` holds the requests that ended in them."""
+    """Many steps; ``finished`` holds the requests that ended in them. found: why they ended early, if so."""
 
     tally: Tally
     seconds: float
     finished: tuple[Request, ...]
+    found: str | None = None
 
 
 @dataclass
@@ -61,8 +62,13 @@ class Tally:
         )
 
 
-def describe_run(tally: Tally, seconds: float, log: RequestLog) -> RunSummary:
-    """What a run came to, with the texts of the requests that it finished."""
+def describe_run(
+    tally: Tally, seconds: float, log: RequestLog, *, found: str | None = None, until: object = None
+) -> RunSummary:
+    """What a run came to, with the texts of the requests that it finished.
+
+    found: what the run stopped at. until: what it was to stop at, of which a text is named where nothing was found.
+    """
     known = {request.seq_id: request for request in log.table}
     finished = tuple(known[seq] for seq in tally.finished if seq in known)
     left = [request.request_id for request in known.values() if not request.is_finished]
@@ -78,6 +84,10 @@ def describe_run(tally: Tally, seconds: float, log: RequestLog) -> RunSummary:
         notes.append(f"{counted(tally.num_preemptions, 'preemption')}: what was lost is computed again")
     if not tally.num_steps:
         notes = []
+    if found is not None:
+        notes.insert(0, f"stopped at {found}")
+    elif until is not None and not callable(until):
+        notes.insert(0, f"did not come up: {until}")
     notes.append("unfinished: " + shortened(", ".join(left), 200) if left else "all requests are finished")
     if left and tally.last is not None:  # it was stopped for a reason, which is often to be seen there
         step = describe_step(tally.last, log)
@@ -90,6 +100,7 @@ def describe_run(tally: Tally, seconds: float, log: RequestLog) -> RunSummary:
         tally=tally,
         seconds=seconds,
         finished=finished,
+        found=found,
     )
 
 

@@ -40,6 +40,7 @@ class ForwardBatch:
     logits_rows:   [R] the tokens whose logits are wanted: the last one of each row that samples.
     sample_keys:   [R] int64, random bits of each sampled token (``sample_keys``); 0 where the temperature is.
     temperatures:  [R] float32.
+    tiles:         [2, n] rows and first tokens of the tiles of a step that runs in a graph; otherwise n is 0.
     num_prefill, num_decode: rows of each kind, padding excluded.
     num_padding:   rows at the end that stand for nothing: token 0, position 0, slot -1, context 0, no block.
     max_seqlen_q, max_seqlen_k: longest row of tokens, longest context.
@@ -59,6 +60,7 @@ class ForwardBatch:
     logits_rows: Tensor
     sample_keys: Tensor
     temperatures: Tensor
+    tiles: Tensor
     block_size: int
     num_prefill: int
     num_decode: int
@@ -158,6 +160,7 @@ def build_forward_batch(
         "context_lens": contexts,
         "logits_rows": ends[1:][sampled] - 1,
         "temperatures": np.array(temperatures + [0.0] * num_padding, np.float32),
+        "tiles": np.empty((2, 0), np.int32),
         "table_width": np.array([block_tables.shape[1]], np.int32),
         "block_tables": block_tables,
     }

@@ -76,8 +76,12 @@ class KVCacheShape(NamedTuple):
     dtype: torch.dtype
 
     @classmethod
-    def of(cls, layers: list[Attention], block_size: int, dtype: torch.dtype) -> KVCacheShape:
-        return cls(len(layers), block_size, layers[0].num_kv_heads, layers[0].head_dim, dtype)
+    def of(
+        cls, layers: list[Attention], block_size: int, dtype: torch.dtype, kv_cache_dtype: str = "auto"
+    ) -> KVCacheShape:
+        """The shape for a model's layers; dtype: what it computes in, kv_cache_dtype: see ``resolve_kv_dtype``."""
+        kv_dtype = resolve_kv_dtype(kv_cache_dtype, dtype)
+        return cls(len(layers), block_size, layers[0].num_kv_heads, layers[0].head_dim, kv_dtype)
 
     @property
     def block_bytes(self) -> int:

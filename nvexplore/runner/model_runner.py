@@ -6,9 +6,9 @@ state as they are.
 
 from __future__ import annotations
 
-import warnings
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ from nvexplore.model_config import ModelConfig
 from nvexplore.models.decoder import CausalLM
 from nvexplore.runner.block_tables import BlockTables
 from nvexplore.runner.decode_rows import DecodeRows
+from nvexplore.runner.dtype import resolve_dtype
 from nvexplore.runner.forward_batch import ForwardBatch, build_forward_batch
 from nvexplore.runner.kv_cache import DeviceMemory, KVCache, KVCacheShape
 from nvexplore.runner.largest import largest_batches
@@ -33,8 +34,6 @@ from nvexplore.runner.weights import Progress, load_weights
 from nvexplore.runner.wishes import wishes_of
 from nvexplore.runner.with_logprobs import run_with_logprobs
 from nvexplore.sampling_params import SamplingParams
-
-_DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 class NonFiniteLogitsError(ArithmeticError):
@@ -93,7 +92,7 @@ class ModelRunner:
         self.backend.prepare_weights(self.model)
         clock.lap("weights")
         layers = [layer.self_attn for layer in self.model.decoder_layers()]
-        shape = KVCacheShape.of(layers, block_size, self.dtype)
+        shape = KVCacheShape.of(layers, block_size, self.dtype, backend_options.get("kv_cache_dtype", "auto"))
         longest = -(-max_model_len // block_size)
         # What the largest batch of the longest sequences can hold: on a CPU more would only be prefix cache.
         useful = max_num_seqs * longest if device.type == "cpu" else None
@@ -122,6 +121,7 @@ class ModelRunner:
                 self.backend.capture(
                     self.model,
                     max_num_seqs=min(max_num_seqs, max_num_batched_tokens),
+                    max_num_batched_tokens=max_num_batched_tokens,
                     max_blocks=longest,
                     block_size=block_size,
                     progress=progress is not None,
@@ -158,9 +158,11 @@ class ModelRunner:
                 begun = self._begin(batch, controls)
                 return LaunchedBatch(batch, None, run_with_logprobs(self.model, backend, begun, batch, wishes))
             size = self.dispatch(batch).graph_size
-            if size is not None:
+            if size is not None and batch.num_decodes == len(batch.seqs):
                 decode = self._rows.build(batch, size, backend.staging, controls, previous)
                 ids = backend.replay(decode)[: decode.num_rows]
+            elif size is not None:
+                ids = backend.replay_prefill(self._build(batch, controls, previous), size)
             else:
                 begun = self._begin(batch, controls, previous)
                 if begun.num_samples:
@@ -183,9 +185,11 @@ class ModelRunner:
     def dispatch(self, batch: ScheduledBatch) -> Dispatch:
         """Say how ``run`` would run this batch; touches no device."""
         num_prefill = sum(batch.is_prefill)
-        found = self.backend.dispatch(num_prefill, len(batch.is_prefill) - num_prefill)
-        if found.graph_size is not None and any(seq.logprobs is not None for seq in batch.seqs):
-            # Those of decode rows: a graph keeps no logits that are read while it may run again.
+        found = self.backend.dispatch(num_prefill, len(batch.is_prefill) - num_prefill, batch.num_tokens)
+        if found.graph_size is not None and any(
+            seq.logprobs is not None or seq.lacks_prompt_logprobs for seq in batch.seqs
+        ):
+            # A graph keeps no logits that are read while it may run again.
             return found._replace(graph_size=None, padding=None, eager_reason="log probabilities")
         return found
 
@@ -195,27 +199,35 @@ class ModelRunner:
             self._closed = True
             self.backend.close()
             del self.model, self.kv_cache
+            self.backend.release()
 
     def _begin(
         self, batch: ScheduledBatch, controls: Controls | None = None, previous: LaunchedBatch | None = None
     ) -> ForwardBatch:
-        begun = self.backend.begin(
-            build_forward_batch(
-                batch,
-                self.block_size,
-                seed=self._seed,
-                controls=controls,
-                tables=self._tables,
-                buffer=self.backend.staging,
-                previous=previous,
-            )
-        )
+        begun = self.backend.begin(self._build(batch, controls, previous, self.backend.staging))
         if previous is not None and any(
             start + count > len(seq.token_ids)
             for seq, start, count in zip(batch.seqs, batch.starts, batch.counts, strict=True)
         ):
             self.backend.feed(begun)
         return begun
+
+    def _build(
+        self,
+        batch: ScheduledBatch,
+        controls: Controls | None,
+        previous: LaunchedBatch | None,
+        buffer: Callable[[int], Tensor] | None = None,
+    ) -> ForwardBatch:
+        return build_forward_batch(
+            batch,
+            self.block_size,
+            seed=self._seed,
+            controls=controls,
+            tables=self._tables,
+            buffer=buffer,
+            previous=previous,
+        )
 
     def _check_open(self) -> None:
         if self._closed:
@@ -229,21 +241,3 @@ class ModelRunner:
         batch.add(seq, 1, is_prefill=True)
         if self.run(batch) == [-1]:
             raise NonFiniteLogitsError("the model's logits are NaN or infinite already for its first token")
-
-
-def resolve_dtype(dtype: str | torch.dtype, config: ModelConfig) -> torch.dtype:
-    """Return the dtype of weights and KV; "auto" is the checkpoint's own, or float32 where it names none.
-
-    Warns of float16 for a bfloat16 checkpoint: the numbers in it may be larger than float16's greatest, 65504.
-    """
-    name = str(dtype).removeprefix("torch.")
-    name = (config.dtype or "float32") if name == "auto" else name
-    if name not in _DTYPES:
-        raise ValueError(f"dtype={name!r} is not supported (supported: auto, {', '.join(_DTYPES)})")
-    if (name, config.dtype) == ("float16", "bfloat16"):
-        warnings.warn(
-            "dtype='float16' for a bfloat16 checkpoint: values above 65504 become infinite and the request fails "
-            "with NaN logits; dtype='auto' avoids it",
-            stacklevel=2,
-        )
-    return _DTYPES[name]

@@ -21,6 +21,7 @@ FIELDS: Final[dict[str, torch.dtype]] = {
     "context_lens": torch.int32,
     "logits_rows": torch.int32,
     "temperatures": torch.float32,
+    "tiles": torch.int32,
     "table_width": torch.int32,
     "block_tables": torch.int32,
 }
@@ -58,7 +59,7 @@ def decode_shapes(num_rows: int, table_width: int) -> Shapes:
     """The shapes of a batch whose rows have one token each, all of them sampled."""
     shapes = dict.fromkeys(FIELDS, (num_rows,))
     ends = {"cu_seqlens_q": (num_rows + 1,), "cu_seqlens_k": (num_rows + 1,)}
-    return {**shapes, **ends, "table_width": (1,), "block_tables": (num_rows, table_width)}
+    return {**shapes, **ends, "tiles": (2, 0), "table_width": (1,), "block_tables": (num_rows, table_width)}
 
 
 def _length(shape: tuple[int, ...], dtype: torch.dtype) -> int:

@@ -58,8 +58,8 @@ class Bridge:
             self.explorer.send_state()
         _, data, buffers = self.comm.sent[0]
         state, paths = data["state"], data["buffer_paths"]
+        self._is_open = True  # before the model: it may ask at once for the step at the cursor
         self.page.evaluate("args => open_model(...args)", [state, paths, _coded(buffers)])
-        self._is_open = True
 
     def show(self, *names: str) -> None:
         """Mount views (none named: what the Explorer itself shows)."""

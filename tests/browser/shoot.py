@@ -51,6 +51,10 @@ def shoot(steps: int = 44) -> None:
                 look(bridge)
                 page.screenshot(path=SHOTS / f"dashboard_{theme}_block.png", full_page=True)
                 bridge.explorer.select("none", -1)
+                bridge.explorer.cursor = steps // 2
+                look(bridge)
+                page.screenshot(path=SHOTS / f"dashboard_{theme}_past.png", full_page=True)
+                bridge.explorer.cursor = -1
         print(bridge.errors or "no errors")
         browser.close()
 

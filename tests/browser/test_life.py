@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nvexplore.notebook import assets
+from nvexplore.notebook import answers, assets
 from nvexplore.sampling_params import SamplingParams
 from tests.browser.bridge import Bridge
 from tests.browser.demo_run import HOSTILE, demo_engine, demo_steps
@@ -57,22 +57,27 @@ def test_the_view_that_the_readme_adds_works(
 ) -> None:
     readme = (assets.widgets_folder() / "README.md").read_text(encoding="utf-8")
     shutil.copytree(assets.widgets_folder(), tmp_path / "widgets")
-    source = re.search(r"```js\n(.*?)```", readme, re.DOTALL)
-    assert source is not None
-    (tmp_path / "widgets" / "queue_view.js").write_text(source[1], encoding="utf-8")
+    script, module = (re.search(rf"```{kind}\n(.*?)```", readme, re.DOTALL) for kind in ("js", "python"))
+    assert script is not None and module is not None
+    assert max(part[1].count("\n") for part in (script, module)) < 40, "a view is two short files"
+    (tmp_path / "widgets" / "queue_view.js").write_text(script[1], encoding="utf-8")
+    monkeypatch.setattr(answers, "_views", dict(answers._views))
+    exec(compile(module[1], "queue_view.py", "exec"), {})
     monkeypatch.setattr(assets, "widgets_folder", lambda: tmp_path / "widgets")
     assets.module_text.cache_clear()
     try:
         bridge, engine = open_page(), demo_engine()
         engine.subscribe(bridge.explorer.push)
-        bridge.show("queue_view")
+        bridge.show()
         for _ in demo_steps(engine, 3):
             pass
         bridge.explorer.flush()
         bridge.settle()
+        bridge.page.get_by_role("button", name="Queue").click()
         bridge.page.get_by_role("button", name="translate-2").click()
         wait_for(bridge, lambda: bridge.explorer.selection == ("sequence", 3))
-        assert "waiting: " in bridge.page.locator(".nvx-line").inner_text()
+        line = bridge.page.locator(".nvx-queue .nvx-line")
+        wait_for(bridge, lambda: "waiting: 1 request" in line.inner_text() and "You are a careful" in line.inner_text())
     finally:
         assets.module_text.cache_clear()
 

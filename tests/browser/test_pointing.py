@@ -9,6 +9,7 @@ import pytest
 
 from nvexplore.notebook.timeline import ADMITTED, DECODE, PREEMPTED, RECOMPUTE, SAMPLES
 from tests.browser.bridge import Bridge
+from tests.browser.demo_run import decode
 from tests.browser.pages import BLOCKS, SCHEDULE, Blocks, Schedule, all_sequences, pixel, row_of, told, wait_for
 
 pytestmark = pytest.mark.browser
@@ -23,8 +24,7 @@ def test_hovering_a_block_tells_all_about_it(run: Bridge) -> None:
     for part in (f"block {block}", "used", "ref count 1", "16 of 16 tokens", "long-essay (its block 3)"):
         assert part in text
     assert f"{run.engine.snapshot().hash[block]:016x}" in text
-    words = run.explorer._text(seq.token_ids[48:64])
-    assert words in text
+    assert decode(seq.token_ids[48:64]) in text
     free = run.store("[...store.words].indexOf(0)")
     blocks.hover(free)
     told(blocks, lambda text: f"block {free}·free" in text.replace("\n", ""))
@@ -55,7 +55,10 @@ def test_clicking_a_cell_selects_sequence_and_step_and_lights_up_the_blocks_in_o
     schedule.canvas.click(position=schedule.place(seq.seq_id, step))
     wait_for(run, lambda: run.explorer.selection == ("sequence", seq.seq_id))
     wait_for(run, lambda: run.explorer.cursor == step)
-    assert run.store("[...store.litBlocks()]") == [[block, i] for i, block in enumerate(seq.block_table)]
+    wait_for(run, lambda: run.store("store.shownStep") == step)
+    table = run.explorer.recorder.state_at(step).sequences[seq.seq_id].block_table
+    assert run.store("[...store.litBlocks()]") == [[block, i] for i, block in enumerate(table)]
+    run.settle()
     schedule.canvas.click(position=schedule.place(seq.seq_id, step))
     wait_for(run, lambda: run.explorer.selection == ("none", -1) and run.explorer.cursor == -1)
 

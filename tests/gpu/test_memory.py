@@ -33,6 +33,8 @@ def test_j09_closing_gives_the_memory_back_three_times_over(toy: Path) -> None:
     with make_llm(toy) as llm:
         expected = tokens(llm, asked)
     base, kept = allocated(), []
+    torch.cuda.empty_cache()
+    reserved = torch.cuda.memory_reserved()
     for _ in range(3):
         llm = make_llm(toy, num_kvcache_blocks=4096)
         kept.append(llm)
@@ -41,6 +43,7 @@ def test_j09_closing_gives_the_memory_back_three_times_over(toy: Path) -> None:
         size = llm.runner.kv_cache.pool.nbytes
         assert torch.cuda.memory_allocated() - base >= size >= 32 * MIB
         llm.close()
+        assert torch.cuda.memory_reserved() <= reserved, "memory that the driver did not get back"
         assert allocated() - base < MIB
     for llm in kept:
         for call in (llm.step, lambda llm=llm: llm.generate([[1, 2]]), lambda llm=llm: llm.add_request([1, 2])):

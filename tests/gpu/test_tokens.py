@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from nvexplore.explore.recorder import Recorder
 from nvexplore.sampling_params import SamplingParams
 from nvexplore.toy import make_toy
 from tests.gpu.engines import ROOMY, greedy, make_llm, prompts, run, tokens
@@ -97,6 +98,26 @@ def test_overlapped_steps(
         planned = [record.planned for record in told[1:]]
         assert sum(plan.is_ahead for plan in planned) > len(planned) / 4
         assert any(plan.graph_size for plan in planned if plan.is_ahead) is not enforce_eager
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("architecture", ["qwen3", "qwen3_moe"])
+def test_recording_changes_no_token(architecture: str, dtype: str, tmp_path: Path) -> None:
+    path = make_toy(tmp_path, architecture, head_dim=64)
+    asked = [
+        (prompt, SamplingParams(temperature=n % 2, max_tokens=20, ignore_eos=True, seed=n))
+        for n, prompt in enumerate(prompts(40, 9, 17, 3))
+    ]
+    found = []
+    for is_recorded in (False, True):
+        with make_llm(path, dtype=dtype) as llm:
+            recorder = Recorder()
+            if is_recorded:
+                llm.engine.subscribe(recorder)
+            outputs = llm.generate([prompt for prompt, _ in asked], [params for _, params in asked], use_tqdm=False)
+            found.append([output.token_ids for output in outputs])
+            assert bool(recorder.records) is is_recorded
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

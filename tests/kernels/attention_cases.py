@@ -21,7 +21,7 @@ class PagedCase:
     """Row i has ``counts[i]`` query tokens at the end of a context of ``contexts[i]``.
 
     Every slot that no context holds is NaN, blocks lie in random order, and the pool is a part of a larger one, so that
-    block -1, which pads the tables, is NaN too.
+    block -1, which pads the tables, is NaN too. keys, values: of each row, as they are read from the pool.
     """
 
     place: Place
@@ -94,12 +94,12 @@ def paged_case(
     free = random.Random(len(rows)).sample(range(num_blocks), num_blocks)
     tables = [[free.pop() for _ in range(count)] for count in needed]
     widest = max(needed) + 1
-    whole = place.nans(2, num_blocks + 2, block_size, num_kv_heads, head_dim)
+    whole = place.pool(2, num_blocks + 2, block_size, num_kv_heads, head_dim)
     k_cache, v_cache = whole[0, 1:-1], whole[1, 1:-1]
     keys, values = [], []
     for table, (context, _) in zip(tables, rows, strict=True):
-        keys.append(place.randn(context, num_kv_heads, head_dim))
-        values.append(place.randn(context, num_kv_heads, head_dim))
+        keys.append(place.kept(place.randn(context, num_kv_heads, head_dim)))
+        values.append(place.kept(place.randn(context, num_kv_heads, head_dim)))
         for number, block in enumerate(table):
             first, end = number * block_size, min(context, (number + 1) * block_size)
             k_cache[block, : end - first] = keys[-1][first:end]

@@ -80,6 +80,14 @@ def rows(*shape: tuple[int, int], block_size: int, num_blocks: int) -> Scheduled
 
 
 def near(actual: Tensor, expected: Tensor, dtype: torch.dtype) -> None:
-    """Two computations in ``dtype`` of values around 1 that round at different places."""
+    """Two computations in ``dtype`` of values around 1 that round at different places; NaN is where the other has it.
+
+    Most of 8 bits are the same, and the others next to each other: with 16 bits every twentieth could be apart.
+    """
+    actual, expected = actual.cpu().float(), expected.float()
+    if dtype is torch.float8_e4m3fn:
+        torch.testing.assert_close(actual, expected, rtol=1 / 8, atol=2**-9, equal_nan=True)
+        assert (actual != expected)[~expected.isnan()].float().mean() < 0.05
+        return
     limit = {torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 4e-2}[dtype]
-    torch.testing.assert_close(actual.cpu().float(), expected.float(), rtol=limit, atol=limit, equal_nan=True)
+    torch.testing.assert_close(actual, expected, rtol=limit, atol=limit, equal_nan=True)

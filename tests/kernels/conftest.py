@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from tests.kernels.float8 import use_exact_float8
 from tests.kernels.places import Place
 
 _INTERPRETED = [torch.float32, torch.float16]  # the interpreter does no arithmetic in bfloat16
 _COMPILED = [torch.float32, torch.float16, torch.bfloat16]
+_FP8 = torch.float8_e4m3fn
 
 
 def _name(dtype: torch.dtype) -> str:
@@ -33,16 +36,41 @@ def device(request: pytest.FixtureRequest) -> torch.device:
     return _device(request.param)
 
 
-@pytest.fixture(
-    params=[
-        *(pytest.param(("interpreted", dtype), id=f"interpreted-{_name(dtype)}") for dtype in _INTERPRETED),
-        *(pytest.param(("cuda", dtype), id=f"cuda-{_name(dtype)}", marks=pytest.mark.gpu) for dtype in _COMPILED),
+def _places(*narrows: torch.dtype | None) -> list[Any]:
+    """Where and in which formats: (device's name, dtype, the pool's dtype or None)."""
+    sides = (("interpreted", _INTERPRETED, ()), ("cuda", _COMPILED, pytest.mark.gpu))
+    return [
+        pytest.param((name, dtype, narrow), id=f"{name}-{_name(dtype)}{'-fp8' if narrow else ''}", marks=marks)
+        for name, dtypes, marks in sides
+        for dtype in dtypes
+        for narrow in narrows
     ]
-)
+
+
+def _place(request: pytest.FixtureRequest) -> Place:
+    name, dtype, narrow = request.param
+    place = Place(_device(name), dtype, narrow)
+    if narrow is not None and place.device.type == "cpu":
+        use_exact_float8(request.getfixturevalue("monkeypatch"))
+    return place
+
+
+@pytest.fixture(params=_places(None))
 def place(request: pytest.FixtureRequest) -> Place:
     """A device and a number format that kernels can compute in there."""
-    name, dtype = request.param
-    return Place(_device(name), dtype)
+    return _place(request)
+
+
+@pytest.fixture(params=_places(None, _FP8))
+def kv_place(request: pytest.FixtureRequest) -> Place:
+    """The same; keys and values are kept in that format or in 8 bits."""
+    return _place(request)
+
+
+@pytest.fixture(params=_places(_FP8))
+def fp8_place(request: pytest.FixtureRequest) -> Place:
+    """The same with keys and values of 8 bits."""
+    return _place(request)
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from nvexplore.backends.cuda_graphs import DecodeGraphs
+from nvexplore.backends import prefill_graphs
+from nvexplore.backends.graphs import Graphs
 
 
 class FakeGraph:
@@ -50,17 +51,18 @@ def capturing(graph: FakeGraph, **options: Any) -> Iterator[None]:
 
 
 def use_fake_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make ``DecodeGraphs`` capture and replay on the CPU."""
-    run = DecodeGraphs._run
+    """Make ``Graphs`` capture and replay on the CPU; of small prompts' graphs one, since all take long."""
+    monkeypatch.setattr(prefill_graphs, "SIZES", (16,))
+    run = Graphs._run
 
-    def noticed(self: DecodeGraphs, *given: Any) -> tuple[Tensor, ...]:
+    def noticed(self: Graphs, *given: Any) -> tuple[Tensor, ...]:
         results: tuple[Tensor, ...] = run(self, *given)
         if FakeGraph.current is not None:
             FakeGraph.current.again = lambda: run(self, *given)
             FakeGraph.current.results = results
         return results
 
-    monkeypatch.setattr(DecodeGraphs, "_run", noticed)
+    monkeypatch.setattr(Graphs, "_run", noticed)
     fakes = {
         "CUDAGraph": FakeGraph,
         "Stream": FakeStream,

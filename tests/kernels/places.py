@@ -15,10 +15,15 @@ _PATTERN = 0x7ECC  # what traps of integers hold; no id, slot or block
 
 
 class Place(NamedTuple):
-    """Where a kernel runs, and in which dtype."""
+    """Where a kernel runs, and in which dtype; narrow: that of the pool of keys and values, where it is another."""
 
     device: torch.device
     dtype: torch.dtype
+    narrow: torch.dtype | None = None
+
+    @property
+    def kv_dtype(self) -> torch.dtype:
+        return self.narrow or self.dtype
 
     def randn(self, *shape: int, scale: float = 1.0) -> Tensor:
         """Random numbers, the same on every device."""
@@ -30,6 +35,14 @@ class Place(NamedTuple):
 
     def nans(self, *shape: int) -> Tensor:
         return torch.full(shape, torch.nan, dtype=self.dtype, device=self.device)
+
+    def pool(self, *shape: int) -> Tensor:
+        """NaN in the pool's format."""
+        return torch.full(shape, torch.nan, dtype=self.kv_dtype, device=self.device)
+
+    def kept(self, x: Tensor) -> Tensor:
+        """What numbers no greater than the pool's greatest are when they are read back from it."""
+        return x.to(self.kv_dtype).to(self.dtype)
 
     def ints(self, values: Any) -> Tensor:
         return torch.tensor(values, dtype=torch.int32, device=self.device)

@@ -30,34 +30,34 @@ def decode(case: PagedCase, *, splits: int = 1) -> torch.Tensor:
     ],
 )
 def test_contexts_around_the_end_of_a_block(
-    head_dim: int, heads: tuple[int, int], block_size: int, place: Place
+    head_dim: int, heads: tuple[int, int], block_size: int, kv_place: Place
 ) -> None:
     """V24: among them rows of padding, whose context is 0 and whose block is none."""
     contexts = sorted({0, 1, 2 * block_size - 1, 2 * block_size, 2 * block_size + 1, 33})
     case = paged_case(
-        place, [(context, 1) for context in contexts], heads=heads, head_dim=head_dim, block_size=block_size
+        kv_place, [(context, 1) for context in contexts], heads=heads, head_dim=head_dim, block_size=block_size
     )
     case.check(decode(case))
 
 
-def test_large_blocks_and_several_tiles_of_keys(place: Place) -> None:
+def test_large_blocks_and_several_tiles_of_keys(kv_place: Place) -> None:
     rows = [(context, 1) for context in (255, 256, 257, 0, 129, 127, 128)]
-    case = paged_case(place, rows, heads=(3, 1), head_dim=64, block_size=256)
+    case = paged_case(kv_place, rows, heads=(3, 1), head_dim=64, block_size=256)
     case.check(decode(case))
 
 
 @pytest.mark.parametrize("splits", [1, 2, 4, 8, MAX_SPLITS])
-def test_splits_change_nothing(splits: int, place: Place) -> None:
+def test_splits_change_nothing(splits: int, kv_place: Place) -> None:
     """More splits than keys, more than tiles of keys, and as many as fit exactly; rows of padding too."""
     contexts = [1, 0, 3, 64, 65] if splits > 2 else [0, 3, 65, 130]
-    case = paged_case(place, [(context, 1) for context in contexts], heads=(3, 1), head_dim=80, block_size=4)
+    case = paged_case(kv_place, [(context, 1) for context in contexts], heads=(3, 1), head_dim=80, block_size=4)
     case.check(decode(case, splits=splits))
 
 
 @pytest.mark.parametrize("splits", [1, 4])
-def test_a_part_of_a_batch(splits: int, place: Place) -> None:
+def test_a_part_of_a_batch(splits: int, kv_place: Place) -> None:
     """Rows 3 and 0 of a batch, in that order: nobody reads other queries, nobody writes other outputs."""
-    case = paged_case(place, [(6, 1), (9, 3), (4, 2), (70, 1), (5, 1)], heads=(4, 2), head_dim=16, block_size=4)
+    case = paged_case(kv_place, [(6, 1), (9, 3), (4, 2), (70, 1), (5, 1)], heads=(4, 2), head_dim=16, block_size=4)
     chosen = [3, 0]
     tokens = [case.starts[row] for row in chosen]
     others = [token for token in range(case.q.shape[0]) if token not in tokens]
@@ -66,23 +66,23 @@ def test_a_part_of_a_batch(splits: int, place: Place) -> None:
     with trapped_memory():
         decode_attention(
             case.q, case.k_cache, case.v_cache, case.block_tables, case.context_lens, SCALE,
-            splits=splits, rows=place.ints(chosen), tokens=place.ints(tokens), out=out,
+            splits=splits, rows=kv_place.ints(chosen), tokens=kv_place.ints(tokens), out=out,
         )  # fmt: skip
     case.check(out, chosen)
 
 
 @pytest.mark.parametrize("splits", [1, 4])
-def test_scores_far_from_zero(splits: int, place: Place) -> None:
+def test_scores_far_from_zero(splits: int, kv_place: Place) -> None:
     """One key outweighs all others, wherever it is; and all scores of a row are far below 0."""
-    case = paged_case(place, [(70, 1), (35, 1), (2, 1)], heads=(2, 1), head_dim=64, block_size=4, scale=50.0)
+    case = paged_case(kv_place, [(70, 1), (35, 1), (2, 1)], heads=(2, 1), head_dim=64, block_size=4, scale=50.0)
     out = decode(case, splits=splits).double().cpu()
     for row, (keys, values) in enumerate(zip(case.keys, case.values, strict=True)):
         scores = torch.einsum("hd,sd->hs", case.q[row].double().cpu(), keys[:, 0].double().cpu()) * SCALE
         expected = scores.softmax(dim=-1) @ values[:, 0].double().cpu()
         # The weights are those of scores up to some thousand: their rounding shows in the exponent.
         torch.testing.assert_close(out[row], expected, rtol=0, atol=0.02)
-    low = paged_case(place, [(40, 1)], heads=(2, 1), head_dim=16, block_size=4)
-    low.k_cache[low.k_cache.isfinite()] = 60.0
+    low = paged_case(kv_place, [(40, 1)], heads=(2, 1), head_dim=16, block_size=4)
+    low.k_cache.copy_(low.k_cache.float().clamp(60.0, 60.0))  # NaN stays NaN
     low.q.fill_(-60.0)
     low.keys[0].fill_(60.0)  # all keys alike: the result is the mean of the values
     torch.testing.assert_close(
@@ -93,16 +93,16 @@ def test_scores_far_from_zero(splits: int, place: Place) -> None:
     )
 
 
-def test_no_rows(place: Place) -> None:
-    case = paged_case(place, [(4, 1)], heads=(2, 1), head_dim=16, block_size=4)
-    none, out = place.ints([]), case.sentinels()
+def test_no_rows(kv_place: Place) -> None:
+    case = paged_case(kv_place, [(4, 1)], heads=(2, 1), head_dim=16, block_size=4)
+    none, out = kv_place.ints([]), case.sentinels()
     given = case.q, case.k_cache, case.v_cache, case.block_tables, case.context_lens, SCALE
     assert decode_attention(*given, splits=2, rows=none, tokens=none, out=out) is out
     case.check(out, [])
 
 
-def test_a_row_of_nan_spoils_no_other(place: Place) -> None:
-    case = paged_case(place, [(5, 1), (6, 1), (40, 1)], heads=(4, 2), head_dim=16, block_size=4)
+def test_a_row_of_nan_spoils_no_other(kv_place: Place) -> None:
+    case = paged_case(kv_place, [(5, 1), (6, 1), (40, 1)], heads=(4, 2), head_dim=16, block_size=4)
     healthy = decode(case, splits=2)
     case.q[1] = torch.nan
     found = decode(case, splits=2)

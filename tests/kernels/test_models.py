@@ -14,6 +14,7 @@ from nvexplore.toy import make_toy
 from tests.gpu.engines import check_written, greedy, make_llm, poison_last_block, run, tokens
 from tests.kernels.backends import Interpreted
 from tests.kernels.fake_graphs import use_fake_graphs
+from tests.kernels.float8 import use_exact_float8
 from tests.parity import engine_tokens
 
 PROMPTS = [[*range(40, 49)], [*range(40, 49), 7], [70, 71, 72]]
@@ -56,6 +57,20 @@ def test_greedy_tokens_are_those_of_the_cpu(
     assert engine_tokens(path, PROMPTS, 4, **options) == (expected, figures)
 
 
+def test_greedy_tokens_with_a_pool_of_8_bits(
+    tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Chunks, a prefix hit and a preemption again: what was kept in 8 bits is what is computed with in every step."""
+    path = make_toy(tmp_path, "llama", num_layers=1)
+    options = {**TIGHT, "device": "cpu", "kv_cache_dtype": "fp8"}
+    expected = engine_tokens(path, PROMPTS, 4, **options)
+    request.getfixturevalue("interpreted")
+    use_exact_float8(monkeypatch)
+    assert engine_tokens(path, PROMPTS, 4, **options) == expected
+    roomy = {**options, "num_kvcache_blocks": 16, "max_num_batched_tokens": 64}
+    assert engine_tokens(path, PROMPTS, 4, **roomy)[0] == expected[0]
+
+
 def test_a_graph_with_rows_of_padding(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """V24, N12: three rows, then two, then one, in graphs of 4, 2 and 1; some of them ask the sampler for more."""
     path = make_toy(tmp_path, "llama", num_layers=1)
@@ -74,7 +89,7 @@ def test_a_graph_with_rows_of_padding(tmp_path: Path, request: pytest.FixtureReq
         assert [seq.completion_token_ids for seq in seqs] == expected
         check_written(llm, records)
         how = [(r.planned.graph_size, r.planned.padding, r.planned.eager_reason) for r in records]
-        assert how == [(None, None, "prefill"), (4, 1, None), (2, 0, None), (1, 0, None)]
+        assert how == [(16, 6, None), (4, 1, None), (2, 0, None), (1, 0, None)]
     assert llm.is_closed
 
 

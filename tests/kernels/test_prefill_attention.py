@@ -40,62 +40,62 @@ def prefill(case: PagedCase, rows: list[int]) -> torch.Tensor:
     ],
 )
 def test_chunks_with_and_without_cached_context(
-    head_dim: int, heads: tuple[int, int], block_size: int, place: Place
+    head_dim: int, heads: tuple[int, int], block_size: int, kv_place: Place
 ) -> None:
     """Rows of a whole tile of tokens, of one more and one less, whose cached context ends around a block's end."""
-    tile = min(16, tile_shape(place.dtype.itemsize, head_dim).tokens(heads[0] // heads[1]))
+    tile = min(16, tile_shape(kv_place.dtype.itemsize, head_dim).tokens(heads[0] // heads[1]))
     rows = [
         (max(tile - 1, 1), max(tile - 1, 1)),  # a prompt
         (block_size + tile, tile),
         (2 * block_size - 1 + tile + 1, tile + 1),
         (2 * block_size + 1 + 2, 2),
     ]
-    case = paged_case(place, rows, heads=heads, head_dim=head_dim, block_size=block_size)
+    case = paged_case(kv_place, rows, heads=heads, head_dim=head_dim, block_size=block_size)
     case.check(prefill(case, [0, 1, 2, 3]))
 
 
 @pytest.mark.parametrize("cached", [0, 1, 15, 16, 17, 63, 64, 65])
-def test_more_tokens_than_a_tile_and_every_place_of_the_edge(cached: int, place: Place) -> None:
+def test_more_tokens_than_a_tile_and_every_place_of_the_edge(cached: int, kv_place: Place) -> None:
     """The keys before a tile's first token need no mask, in whole tiles: the edge is where that could go wrong."""
-    shape = tile_shape(place.dtype.itemsize, 64)
+    shape = tile_shape(kv_place.dtype.itemsize, 64)
     count = 2 * shape.tokens(3) + 1
-    case = paged_case(place, [(cached + count, count)], heads=(3, 1), head_dim=64, block_size=4)
+    case = paged_case(kv_place, [(cached + count, count)], heads=(3, 1), head_dim=64, block_size=4)
     case.check(prefill(case, [0]))
 
 
-def test_large_blocks(place: Place) -> None:
+def test_large_blocks(kv_place: Place) -> None:
     rows = [(255, 3), (256, 2), (257, 3)]
-    case = paged_case(place, rows, heads=(2, 1), head_dim=16, block_size=256)
+    case = paged_case(kv_place, rows, heads=(2, 1), head_dim=16, block_size=256)
     case.check(prefill(case, [0, 1, 2]))
 
 
-def test_other_rows_of_the_batch_are_neither_read_nor_written(place: Place) -> None:
+def test_other_rows_of_the_batch_are_neither_read_nor_written(kv_place: Place) -> None:
     """A batch with decode rows and rows of padding, which other kernels serve."""
-    case = paged_case(place, [(6, 1), (9, 3), (0, 1), (20, 7), (5, 5)], heads=(4, 2), head_dim=16, block_size=4)
+    case = paged_case(kv_place, [(6, 1), (9, 3), (0, 1), (20, 7), (5, 5)], heads=(4, 2), head_dim=16, block_size=4)
     for row in (0, 2, 3):
         case.q[case.tokens(row)] = torch.nan
     case.check(prefill(case, [4, 1]), [1, 4])
 
 
-def test_a_prompt_of_one_token(place: Place) -> None:
-    case = paged_case(place, [(1, 1), (3, 1)], heads=(6, 2), head_dim=80, block_size=4)
+def test_a_prompt_of_one_token(kv_place: Place) -> None:
+    case = paged_case(kv_place, [(1, 1), (3, 1)], heads=(6, 2), head_dim=80, block_size=4)
     case.check(prefill(case, [0, 1]))
 
 
-def test_a_token_does_not_see_those_after_it(place: Place) -> None:
+def test_a_token_does_not_see_those_after_it(kv_place: Place) -> None:
     """The row's last keys and values become others: only the tokens from there on notice."""
-    case = paged_case(place, [(12, 8)], heads=(2, 1), head_dim=16, block_size=4)
+    case = paged_case(kv_place, [(12, 8)], heads=(2, 1), head_dim=16, block_size=4)
     before = prefill(case, [0])
     block, offset = int(case.block_tables[0, 2]), 10 % 4
-    case.k_cache[block, offset:] = 1e3
-    case.v_cache[block, offset:] = 1e3
+    case.k_cache[block, offset:] = 400.0
+    case.v_cache[block, offset:] = 400.0
     after = prefill(case, [0])
     assert torch.equal(after[:6], before[:6])
     assert not torch.equal(after[6:], before[6:])
 
 
-def test_no_tiles(place: Place) -> None:
-    case = paged_case(place, [(6, 2)], heads=(2, 1), head_dim=16, block_size=4)
+def test_no_tiles(kv_place: Place) -> None:
+    case = paged_case(kv_place, [(6, 2)], heads=(2, 1), head_dim=16, block_size=4)
     case.check(prefill(case, []), [])
 
 

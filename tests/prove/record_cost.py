@@ -16,7 +16,7 @@ from nvexplore.engine.engine import Engine
 from nvexplore.engine.limits import EngineLimits
 from nvexplore.sampling_params import SamplingParams
 from tests.prove import Figures, Proof, combine
-from tests.workloads import make_workload, run_workload
+from tests.workloads import make_workload, overlaps, run_workload
 
 TIMED = 20
 CASES = [(8, 0, 15.0), (256, 10_000, 150.0)]  # running, waiting, limit in us
@@ -80,12 +80,12 @@ def measure(running: int, waiting: int, limit: float) -> Figures:
 
 
 def tokens_of(seed: int, record: bool) -> list[list[int]]:
-    work = make_workload(seed)
+    work = make_workload(seed, overlap=overlaps(seed))
     seqs = [seq for p, params in work.requests for seq in work.engine.add_request(p, params).samples]
     if record:
         work.engine.subscribe(lambda item: None)
     while work.engine.has_unfinished:
-        work.engine.step()
+        work.engine.advance()
     return [seq.token_ids for seq in seqs]
 
 
@@ -94,7 +94,7 @@ def compare(seed: int) -> Figures:
     recorded = tokens_of(seed, record=True)
     with (
         mock.patch.multiple(steps_module, build_before=None, build_committed=None, StepRecord=None),
-        mock.patch.object(engine_module, "PlanRecorder", lambda *arguments: None),
+        mock.patch.object(engine_module, "PlanRecorder", return_value=None),
     ):
         assert tokens_of(seed, record=False) == recorded
         run_workload_without_plan(seed)
@@ -102,7 +102,7 @@ def compare(seed: int) -> Figures:
 
 
 def run_workload_without_plan(seed: int) -> None:
-    work = make_workload(seed)
+    work = make_workload(seed, overlap=overlaps(seed))
     work.engine.plan = lambda: None  # type: ignore[assignment, method-assign, return-value]  # plan() does build
     run_workload(work)
 

@@ -35,7 +35,7 @@ ANSWERED = {
     "scheduler and steps": expanded("N01 N05 N11 N26 N36 V03-04 V17 V34-35"),
     "prefix cache": expanded("N03 N09 N29 V01 V05 V39"),
     "aborts and interrupts": expanded("V29 J04"),
-    "runner and model": expanded("N06 N25 N27 N30 N34 V24"),
+    "runner and model": expanded("N06 N12 N25 N27 N30 N34 V24"),
     "architectures and weights": expanded("N15-16 N18-19 V16 V18 V20 V22 V33"),
     "memory": expanded("V31"),
     "sampling": expanded("N21 N24 V08-09 V11"),
@@ -47,11 +47,6 @@ ANSWERED = {
 
 # What waits for work that is still to be done, and the reason where it is not the title itself.
 LATER = {
-    "the hot path on a GPU": {
-        "N12": "which batch sizes are captured as CUDA graphs",
-        "V24": "padded rows in the Triton kernels",
-        "J09": "device memory after close()",
-    },
     "linked views": {
         "J08": "what a view whose kernel is gone still shows",
         "J15": "Colab, VS Code, no ipywidgets",
@@ -68,7 +63,7 @@ LATER = {
     },
 }
 # Reports of which one half is a test and the other stands above.
-HALVES = expanded("N15 N30 V18 V24 J09")
+HALVES = expanded("N15 N30 V18")
 
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

@@ -17,10 +17,12 @@ def create_attention(
     decode: str | None = None,
     block_size: int = 16,
     head_dim: int | None = None,
+    kv_dtype: torch.dtype | None = None,
 ) -> PagedAttention:
     """Make the implementation ``name`` ("auto": the best for ``device``); ValueError says what does not fit and why.
 
     prefill, decode: names for steps with prefill rows and without, where these are to differ from ``name``.
+    kv_dtype: of keys and values in the pool, where it is another than ``dtype``.
     """
     on_gpu = device.type == "cuda"
     facts = Facts(
@@ -30,6 +32,7 @@ def create_attention(
         head_dim=head_dim,
         capability=torch.cuda.get_device_capability(device) if on_gpu else None,
         installed=installed_packages() if on_gpu else frozenset(),
+        kv_dtype=kv_dtype,
     )
     prefills, decodes = (
         choose(*(("attention_backend", name) if asked is None else (f"{phase}_backend", asked)), phase, facts)

@@ -25,6 +25,7 @@ class PagedAttention(Protocol):
     def forward(self, q: Tensor, k_cache: Tensor, v_cache: Tensor, scale: float, plan: Any) -> Tensor:
         """q [T, num_heads, head_dim], caches [num_blocks, block_size, num_kv_heads, head_dim] -> like q.
 
+        Caches in a narrower format than q's are widened to it as they are read, where the implementation can.
         ``plan`` is that of the batch whose tokens q holds. ``Backend.attention`` says what a token sees.
         """
         ...

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from nvexplore.backends.attention.base import PagedAttention
+from nvexplore.backends.attention.triton_paged import TritonPagedAttention
 from nvexplore.runner.forward_batch import ForwardBatch
 
 
@@ -26,6 +27,10 @@ class AttentionByPhase:
     def plan(self, host: ForwardBatch, batch: ForwardBatch | None = None) -> _Plan:
         chosen = self.prefill if host.num_prefill else self.decode
         return _Plan(chosen, chosen.plan(host, batch))
+
+    def plan_in_graph(self, batch: ForwardBatch, group: int) -> _Plan:
+        assert isinstance(self.prefill, TritonPagedAttention)
+        return _Plan(self.prefill, self.prefill.plan_in_graph(batch, group))
 
     def forward(self, q: Tensor, k_cache: Tensor, v_cache: Tensor, scale: float, plan: _Plan) -> Tensor:
         return plan.chosen.forward(q, k_cache, v_cache, scale, plan.plan)

@@ -22,11 +22,15 @@ _FASTEST: dict[str, tuple[str, ...]] = {"prefill": ("triton",), "decode": ("trit
 # flash-attn 2 first: where blocks are of a size that it takes, it also splits the keys of few rows over the whole GPU.
 _FLASH_ATTN: Final = {"flash_attn_2": "flash-attn 2", "flash_attn_4": "flash-attn-4"}
 
+# From here on Triton knows float8_e4m3fn, which takes instructions that older GPUs do not have.
+_FP8_CAPABILITY: Final = (8, 9)
+
 
 class Facts(NamedTuple):
     """What is known before anything is made. capability: the GPU's, as torch gives it; None on a CPU.
 
     installed: of ``flash_attn_2`` and ``flash_attn_4``; head_dim: None where it is not known.
+    kv_dtype: of the pool; None: ``dtype``.
     """
 
     device_type: str
@@ -35,6 +39,11 @@ class Facts(NamedTuple):
     head_dim: int | None = None
     capability: tuple[int, int] | None = None
     installed: frozenset[str] = frozenset()
+    kv_dtype: torch.dtype | None = None
+
+    @property
+    def has_narrow_kv(self) -> bool:
+        return self.kv_dtype not in (None, self.dtype)
 
 
 class _Refusal(NamedTuple):
@@ -50,6 +59,12 @@ def choose(option: str, asked: str, phase: str, facts: Facts) -> str:
     asked: what ``option`` is set to. ValueError says why that cannot be and what would work.
     """
     names = NAMES.get(facts.device_type, ())
+    if facts.has_narrow_kv and facts.capability is not None and facts.capability < _FP8_CAPABILITY:
+        raise ValueError(
+            "kv_cache_dtype='fp8': Triton converts it on GPUs of compute capability "
+            f"{'.'.join(map(str, _FP8_CAPABILITY))} or more, this one has {'.'.join(map(str, facts.capability))}; "
+            "use kv_cache_dtype='auto'"
+        )
     if asked == "auto" and names:
         for name in _FASTEST[phase] if facts.device_type == "cuda" else names:
             if not isinstance(found := _fit(name, facts), list):
@@ -105,6 +120,9 @@ def _refusals(package: str, facts: Facts) -> list[_Refusal]:
     if facts.dtype not in (torch.float16, torch.bfloat16):
         dtype = str(facts.dtype).removeprefix("torch.")
         refused.append(_Refusal(f"{called} computes in float16 and bfloat16, dtype={dtype}", "dtype='bfloat16'"))
+    if facts.has_narrow_kv:
+        why = f"{called} takes keys and values in the format of the queries, kv_cache_dtype='fp8'"
+        refused.append(_Refusal(why, "kv_cache_dtype='auto'"))
     major, minor = facts.capability or (0, 0)
     if package == "flash_attn_2" and major < 8:
         refused.append(

@@ -39,7 +39,10 @@ class _Chunk(NamedTuple):
 
 
 class TorchPagedAttention:
-    """``PagedAttention`` on the CPU for any block size, head size and mix of rows."""
+    """``PagedAttention`` on the CPU for any block size, head size and mix of rows.
+
+    dtype: of the queries, and what keys and values are computed with whatever the pool's format is.
+    """
 
     name = "torch"
 
@@ -102,10 +105,13 @@ class TorchPagedAttention:
         return torch.zeros(hidden.shape, dtype=self._dtype).masked_fill_(hidden, -torch.inf)
 
     def _gather(self, cache: Tensor, which: int, slots: Tensor | slice) -> Tensor:
-        """Return [slots, num_kv_heads, head_dim]: a view of a slice, else buffer ``which``, until it is next used."""
+        """Return [slots, num_kv_heads, head_dim]: a view of a slice, else buffer ``which``, until it is next used.
+
+        Where the pool has a format of its own it is a new tensor in that of the queries.
+        """
         per_slot = cache.view(-1, *cache.shape[2:])
         if isinstance(slots, slice):
-            return per_slot[slots]
+            return per_slot[slots].to(self._dtype)
         rows = cache.view(per_slot.shape[0], -1)
         size = slots.shape[0] * rows.shape[1]
         while len(self._buffers) <= which:
@@ -114,7 +120,7 @@ class TorchPagedAttention:
             self._buffers[which] = rows.new_empty(size)
         out = self._buffers[which][:size].view(slots.shape[0], -1)
         torch.index_select(rows, 0, slots, out=out)
-        return out.view(slots.shape[0], *cache.shape[2:])
+        return out.view(slots.shape[0], *cache.shape[2:]).to(self._dtype)
 
 
 def _slots(batch: ForwardBatch, row: int, context: int) -> Tensor | slice:

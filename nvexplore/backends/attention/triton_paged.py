@@ -31,7 +31,10 @@ class _Plan:
 
 
 class TritonPagedAttention:
-    """``PagedAttention`` in Triton. num_processors: of the device; decides how far keys are split."""
+    """``PagedAttention`` in Triton, over a pool in the format of the queries or a narrower one.
+
+    num_processors: of the device; decides how far keys are split.
+    """
 
     name = "triton"
 
@@ -56,7 +59,9 @@ class TritonPagedAttention:
         if plan.counts is None:
             splits = num_splits(batch.num_seqs, num_kv_heads, self._num_processors)
             return decode_attention(q, k_cache, v_cache, tables, contexts, scale, splits=splits)
-        out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+        # In a graph some tokens are padding, which no tile writes: they must be numbers all the same.
+        new = torch.empty if plan.counts else torch.zeros
+        out = new(q.shape, dtype=q.dtype, device=q.device)
         group = q.shape[1] // num_kv_heads
         if group not in plan.tiles:
             tokens = tile_shape(q.dtype.itemsize, q.shape[2]).tokens(group)
@@ -73,6 +78,14 @@ class TritonPagedAttention:
                 splits=splits, rows=plan.single, tokens=plan.where, out=out,
             )  # fmt: skip
         return out
+
+    def tile_tokens(self, dtype: torch.dtype, head_dim: int, group: int) -> int:
+        """Tokens of a tile of the prefill kernel where ``group`` query heads share a KV head."""
+        return tile_shape(dtype.itemsize, head_dim).tokens(group)
+
+    def plan_in_graph(self, batch: ForwardBatch, group: int) -> _Plan:
+        """The plan of a batch whose tensors are filled anew before each run, its ``tiles`` too."""
+        return _Plan(batch, [], tiles={group: (batch.tiles[0], batch.tiles[1])})
 
     def close(self) -> None:
         """There is nothing to free."""

@@ -74,11 +74,9 @@ def _decode_attention(
         block = tl.load(table + position // BLOCK_SIZE, mask=is_key, other=0).to(tl.int64)
         key_at = ((block * BLOCK_SIZE + position % BLOCK_SIZE) * NUM_KV_HEADS + kv_head) * HEAD_DIM
         is_value = is_key[:, None] & (at < HEAD_DIM)[None, :]
-        k = tl.load(k_cache_ptr + key_at[:, None] + at[None, :], mask=is_value, other=0.0)
-        v = tl.load(v_cache_ptr + key_at[:, None] + at[None, :], mask=is_value, other=0.0)
-        if WIDENS:
-            k = k.to(tl.float32)
-            v = v.to(tl.float32)
+        # The pool may have fewer bits than the queries.
+        k = tl.load(k_cache_ptr + key_at[:, None] + at[None, :], mask=is_value, other=0.0).to(q.dtype)
+        v = tl.load(v_cache_ptr + key_at[:, None] + at[None, :], mask=is_value, other=0.0).to(q.dtype)
         score = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale
         score = tl.where(is_key[None, :], score, -1e30)
         new_peak = tl.maximum(peak, tl.max(score, axis=1))
@@ -153,8 +151,8 @@ def decode_attention(
 ) -> Tensor:
     """q [T, num_heads, head_dim] -> like q. Row i's query is token i; a context of 0 gives zeros.
 
-    k_cache, v_cache: [num_blocks, block_size, num_kv_heads, head_dim], contiguous. block_tables [N, widest] int32,
-    context_lens [N] int32. splits: a power of two, see ``num_splits``.
+    k_cache, v_cache: [num_blocks, block_size, num_kv_heads, head_dim], contiguous, in the format of q or a narrower
+    one. block_tables [N, widest] int32, context_lens [N] int32. splits: a power of two, see ``num_splits``.
     rows, tokens: [n] int32, which rows to attend for and where their queries are; without them all rows.
     out: where to write; tokens that belong to no row keep what it holds.
     """

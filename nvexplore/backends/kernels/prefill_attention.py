@@ -59,7 +59,6 @@ def _attend(
     KEYS: tl.constexpr,
     IS_EDGE: tl.constexpr,
     PRECISION: tl.constexpr,
-    WIDENS: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
     """Attend to the keys [first, end); IS_EDGE: some may lie behind a token, or beyond the context."""
     at = tl.arange(0, WIDTH)
@@ -72,11 +71,9 @@ def _attend(
         else:
             block = tl.load(table + key // BLOCK_SIZE).to(tl.int64)
         key_at = ((block * BLOCK_SIZE + key % BLOCK_SIZE) * NUM_KV_HEADS + kv_head) * HEAD_DIM
-        k = tl.load(k_cache_ptr + key_at[:, None] + at[None, :], mask=is_value, other=0.0)
-        v = tl.load(v_cache_ptr + key_at[:, None] + at[None, :], mask=is_value, other=0.0)
-        if WIDENS:
-            k = k.to(tl.float32)
-            v = v.to(tl.float32)
+        # The pool may have fewer bits than the queries.
+        k = tl.load(k_cache_ptr + key_at[:, None] + at[None, :], mask=is_value, other=0.0).to(q.dtype)
+        v = tl.load(v_cache_ptr + key_at[:, None] + at[None, :], mask=is_value, other=0.0).to(q.dtype)
         score = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale
         if IS_EDGE:
             score = tl.where(key[None, :] <= position[:, None], score, -1e30)
@@ -116,6 +113,8 @@ def _prefill_attention(
     tile = tl.program_id(1)
     kv_head = tl.program_id(0)
     row = tl.load(tile_rows_ptr + tile)
+    if row < 0:  # a tile of padding
+        return
     first_token = tl.load(tile_firsts_ptr + tile)
     begin = tl.load(starts_ptr + row)
     num_tokens = tl.load(starts_ptr + row + 1) - begin
@@ -143,11 +142,11 @@ def _prefill_attention(
     end = tl.minimum(context, cached + first_token + TOKENS)
     acc, peak, total = _attend(
         q, acc, peak, total, 0, edge, position, table, k_cache_ptr, v_cache_ptr, kv_head, context, scale,
-        NUM_KV_HEADS, HEAD_DIM, WIDTH, BLOCK_SIZE, KEYS, False, PRECISION, WIDENS,
+        NUM_KV_HEADS, HEAD_DIM, WIDTH, BLOCK_SIZE, KEYS, False, PRECISION,
     )  # fmt: skip
     acc, peak, total = _attend(
         q, acc, peak, total, edge, end, position, table, k_cache_ptr, v_cache_ptr, kv_head, context, scale,
-        NUM_KV_HEADS, HEAD_DIM, WIDTH, BLOCK_SIZE, KEYS, True, PRECISION, WIDENS,
+        NUM_KV_HEADS, HEAD_DIM, WIDTH, BLOCK_SIZE, KEYS, True, PRECISION,
     )  # fmt: skip
     result = acc / total[:, None]
     tl.store(out_ptr + q_at, result.to(out_ptr.dtype.element_ty), mask=is_in)
@@ -168,10 +167,10 @@ def prefill_attention(
 ) -> None:
     """Write attention for the tiles' tokens into ``out`` [T, num_heads, head_dim].
 
-    q: like out. k_cache, v_cache: [num_blocks, block_size, num_kv_heads, head_dim], contiguous. block_tables
-    [N, widest], context_lens [N], cu_seqlens_q [N + 1] int32.
+    q: like out. k_cache, v_cache: [num_blocks, block_size, num_kv_heads, head_dim], contiguous, in the format of q or a
+    narrower one. block_tables [N, widest], context_lens [N], cu_seqlens_q [N + 1] int32.
     tile_rows, tile_firsts: [tiles] int32, the row of each tile and which of the row's tokens is its first; a tile has
-    ``tile_shape(...).tokens(group)`` of them.
+    ``tile_shape(...).tokens(group)`` of them. A tile whose row is -1 is none.
     """
     check_queries(q)
     num_heads, head_dim = q.shape[1:]

@@ -10,7 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from nvexplore.backends.kernels.launch import check_rows, power_of_2
-from nvexplore.backends.kernels.store_kv import check_pool
+from nvexplore.backends.kernels.store_kv import as_stored, check_pool
 
 _HEADS_A_PROGRAM = 8
 
@@ -70,12 +70,12 @@ def _qk_norm_rope_store(
     if slot >= 0:  # -1 as an index would be the pool's last slot
         k_head = head - NUM_HEADS
         k_to = k_cache_ptr + (slot * NUM_KV_HEADS + k_head[:, None]) * (2 * HALF) + at[None, :]
-        tl.store(k_to, turned_first, mask=is_in & is_k[:, None])
-        tl.store(k_to + HALF, turned_second, mask=is_in & is_k[:, None])
+        tl.store(k_to, as_stored(turned_first, k_cache_ptr), mask=is_in & is_k[:, None])
+        tl.store(k_to + HALF, as_stored(turned_second, k_cache_ptr), mask=is_in & is_k[:, None])
         v_head = k_head - NUM_KV_HEADS
         v_to = v_cache_ptr + (slot * NUM_KV_HEADS + v_head[:, None]) * (2 * HALF) + at[None, :]
-        tl.store(v_to, raw_first, mask=is_in & is_v[:, None])
-        tl.store(v_to + HALF, raw_second, mask=is_in & is_v[:, None])
+        tl.store(v_to, as_stored(raw_first, v_cache_ptr), mask=is_in & is_v[:, None])
+        tl.store(v_to + HALF, as_stored(raw_second, v_cache_ptr), mask=is_in & is_v[:, None])
 
 
 def qk_norm_rope_store(
@@ -91,8 +91,9 @@ def qk_norm_rope_store(
     """Return the queries [T, num_heads, head_dim]; keys and values go to ``slot_mapping`` [T], where -1 skips.
 
     qkv: [T, (num_heads + 2 * num_kv_heads) * head_dim]; k_cache, v_cache: [blocks, block_size, num_kv_heads,
-    head_dim], contiguous; cos_sin: [max_positions, head_dim] float32, cosines then sines; q_norm, k_norm: weight
-    [head_dim] and eps, both or neither. Everything is computed in float32 and rounded once.
+    head_dim], contiguous, in a format that ``store_kv`` takes; cos_sin: [max_positions, head_dim] float32, cosines then
+    sines; q_norm, k_norm: weight [head_dim] and eps, both or neither. Everything is computed in float32 and rounded
+    once, to the format of qkv, before it is stored.
     """
     check_pool(k_cache, v_cache)
     check_rows("qkv", qkv)

@@ -8,6 +8,17 @@ from nvexplore.backends.kernels.launch import check_rows, power_of_2
 
 
 @triton.jit
+def as_stored(x: tl.tensor, pool_ptr: tl.tensor) -> tl.tensor:
+    """Values in the pool's format. float8_e4m3fn has no infinity: beyond 448 it would be NaN, so that is where it ends.
+
+    NaN stays NaN: what is broken must show.
+    """
+    if pool_ptr.dtype.element_ty == tl.float8e4nv:
+        x = tl.clamp(x.to(tl.float32), -448.0, 448.0, propagate_nan=tl.PropagateNan.ALL)
+    return x.to(pool_ptr.dtype.element_ty)
+
+
+@triton.jit
 def _store_kv(
     k_ptr: tl.tensor,
     v_ptr: tl.tensor,
@@ -26,14 +37,15 @@ def _store_kv(
         is_in = at < SIZE
         k = tl.load(k_ptr + token * k_stride + at, mask=is_in)
         v = tl.load(v_ptr + token * v_stride + at, mask=is_in)
-        tl.store(k_cache_ptr + slot * SIZE + at, k, mask=is_in)
-        tl.store(v_cache_ptr + slot * SIZE + at, v, mask=is_in)
+        tl.store(k_cache_ptr + slot * SIZE + at, as_stored(k, k_cache_ptr), mask=is_in)
+        tl.store(v_cache_ptr + slot * SIZE + at, as_stored(v, v_cache_ptr), mask=is_in)
 
 
 def store_kv(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor) -> None:
     """Write k, v [T, num_kv_heads, head_dim] to the slots of the caches that ``slot_mapping`` [T] names; -1 skips.
 
-    k_cache, v_cache: [num_blocks, block_size, num_kv_heads, head_dim], contiguous.
+    k_cache, v_cache: [num_blocks, block_size, num_kv_heads, head_dim], contiguous, in the format of k and v or in
+    float8_e4m3fn, to which values are rounded; ±448 is its greatest.
     """
     check_pool(k_cache, v_cache)
     k, v = k.flatten(1), v.flatten(1)

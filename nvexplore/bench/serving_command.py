@@ -1,0 +1,225 @@
+"""``nvexplore bench --serving``: whole prompts and arriving requests on nvexplore alone or beside a peer, in turns."""
+
+from __future__ import annotations
+
+import argparse
+import tomllib
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from nvexplore.bench.serving import IDS, WORKLOADS
+from nvexplore.command_error import CommandError
+
+if TYPE_CHECKING:
+    from nvexplore.bench.serving import Server, Serving
+    from nvexplore.bench.serving_compare import Row
+    from nvexplore.bench.serving_startup import Startup
+    from nvexplore.bench.serving_workloads import Floor
+    from nvexplore.model_config import ModelConfig
+
+PEERS: Final = ("nano-vllm", "vllm", "transformers")  # servers.py has them; to name them here loads little
+CPU_SCALE: Final = 1 / 32
+ALONE, BESIDE_A_PEER = 0.9, 0.45  # of the GPU's memory, for each engine
+
+Say = Callable[[str], None]
+
+
+class Setup(NamedTuple):
+    """What is run, on what. device: its name; memory: the share of it that each engine gets."""
+
+    path: Path
+    config: ModelConfig
+    dtype: str
+    has_gpu: bool
+    device: str
+    scale: float
+    memory: float
+
+
+def add_serving_options(command: argparse.ArgumentParser) -> None:
+    """Add ``--serving`` and what belongs to it alone."""
+    only = command.add_argument_group("serving", "many requests at once, or arriving; alone or, with --peer, in turns")
+    only.add_argument("--serving", action="store_true", help="measure this instead")
+    only.add_argument("--workloads", type=_workloads, default=WORKLOADS, help=f"some of {','.join(WORKLOADS)} (all)")
+    only.add_argument("--scale", type=_positive, help=f"of counts and lengths (1 on a GPU, {CPU_SCALE:g} without)")
+    only.add_argument("--rate", type=_positive, help="requests a second in mixed-arrivals (all within some 4 s)")
+    only.add_argument(
+        "--memory", type=_positive, help=f"of the GPU's, for each engine ({ALONE}, with a peer {BESIDE_A_PEER})"
+    )
+    only.add_argument("--plots", metavar="DIR", type=Path, help="write a PNG a workload there")
+
+
+def run_serving(args: argparse.Namespace, say: Say, tell: Say) -> dict[str, Any]:
+    """Measure, ``say`` the results as lines, ``tell`` what goes on meanwhile; return the report but for the machine.
+
+    CommandError where something is wrong or missing.
+    """
+    setup = _setup(args)
+    import torch
+
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    say(f"{args.model}, {setup.dtype}, {setup.device}: {_scale_words(setup, args.scale is None)}")
+    chosen = _workloads_of(args, setup, tell)
+    rows, startups, notes = _measure(args, setup, chosen, tell)
+    from nvexplore.bench.serving_compare import table
+    from nvexplore.bench.serving_startup import lines
+
+    for line in (*lines(startups), *notes, "", *table(rows)):
+        say(line)
+    if args.plots:
+        from nvexplore.bench.serving_plots import write_plots
+
+        about = f"{Path(args.model).name}, {setup.dtype}, {setup.device}, scale {setup.scale:g}"
+        for file in write_plots(args.plots, rows, startups, about):
+            say(f"wrote {file}")
+    return {
+        "measures": "serving",
+        "peer": args.peer,
+        "peer_version": _peer_version(args.peer, args.peer_path) if args.peer else None,
+        "model": str(args.model),
+        "dtype": setup.dtype,
+        "device": setup.device,
+        "cuda": torch.version.cuda if setup.has_gpu else None,
+        "scale": setup.scale,
+        "rate": args.rate,
+        "memory": setup.memory if setup.has_gpu else None,
+        "passes": args.passes,
+        "threads": torch.get_num_threads(),
+        "startup": [startup.as_dict() for startup in startups],
+        "left_out": notes,
+        "results": [row.as_dict() for row in rows],
+    }
+
+
+def _setup(args: argparse.Namespace) -> Setup:
+    """All that can be wrong is found here, before anything is loaded."""
+    if args.dtype is not None and len(args.dtype) > 1:
+        raise CommandError(f"--serving measures one --dtype at a time, not {','.join(args.dtype)}")
+    if args.peer_path and not args.peer:
+        raise CommandError(f"--peer-path {args.peer_path}: which peer is it? --peer {' or '.join(PEERS)}")
+    most = 0.5 if args.peer else 1
+    if args.memory and args.memory > most:
+        raise CommandError(f"--memory {args.memory:g}: at most {most:g}{', for each of two' if args.peer else ''}")
+    import torch
+
+    from nvexplore.bench.servers import SERVERS, PeerError, find_peer
+    from nvexplore.checkpoint import resolve_checkpoint
+    from nvexplore.model_config import ModelConfig
+
+    has_gpu = torch.cuda.is_available()
+    try:
+        if args.peer:
+            find_peer(args.peer, args.peer_path)
+        path = resolve_checkpoint(args.model)
+        config = ModelConfig.from_path(path)
+    except (FileNotFoundError, ValueError, TypeError, PeerError) as error:
+        raise CommandError(str(error)) from None
+    dtype = args.dtype[0] if args.dtype else config.dtype or "float32"
+    if args.peer and (why := SERVERS[args.peer].refusal(config, dtype, has_gpu=has_gpu)):
+        raise CommandError(f"--peer {args.peer} {why}")
+    if args.plots:
+        try:
+            args.plots.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise CommandError(f"--plots {args.plots}: {error.strerror}") from None
+    return Setup(
+        path=path,
+        config=config,
+        dtype=dtype,
+        has_gpu=has_gpu,
+        device=torch.cuda.get_device_name() if has_gpu else "CPU",
+        scale=args.scale or (1.0 if has_gpu else CPU_SCALE),
+        memory=args.memory or (BESIDE_A_PEER if args.peer else ALONE),
+    )
+
+
+def _workloads_of(args: argparse.Namespace, setup: Setup, tell: Say) -> list[Serving]:
+    from nvexplore.bench.serving_workloads import Sizes, workloads
+
+    sizes = Sizes(setup.scale, min(IDS, setup.config.vocab_size), setup.config.max_positions, args.rate)
+    floor = _floor(setup, tell) if setup.has_gpu and "throughput" in args.workloads else None
+    return workloads(args.workloads, sizes, floor)
+
+
+def _floor(setup: Setup, tell: Say) -> Floor | None:
+    """What the throughput workload is held against: measured before engines take the memory. None with experts."""
+    import torch
+
+    from nvexplore.bench.roofline import measured_bandwidth, measured_matmul, throughput_floor
+
+    if setup.config.moe is not None:
+        tell("no floor is known for a model with experts")
+        return None
+    tell("measuring what the device can do")
+    device, dtype = torch.device("cuda", torch.cuda.current_device()), getattr(torch, setup.dtype)
+    bandwidth, flops = measured_bandwidth(device), measured_matmul(device, dtype)
+    torch.cuda.empty_cache()
+
+    def floor(prompts: Sequence[int], new: Sequence[int]) -> float:
+        return throughput_floor(
+            setup.config, (prompts, new), bandwidth, dtype_bytes=dtype.itemsize, matmul_flops_per_s=flops
+        ).seconds
+
+    return floor
+
+
+def _measure(
+    args: argparse.Namespace, setup: Setup, chosen: list[Serving], tell: Say
+) -> tuple[list[Row], list[Startup], list[str]]:
+    """The results, how each engine started, and what was left out; engines are closed whatever happens."""
+    from nvexplore.bench.servers import PeerError, make_server
+    from nvexplore.bench.serving_compare import compare_servers, left_out
+    from nvexplore.bench.serving_startup import start
+
+    longest = max(workload.longest for workload in chosen)
+    with ExitStack() as stack:
+        servers: list[Server] = []
+        startups: list[Startup] = []
+        # The peer first: nano-vLLM takes for its own what others hold of the GPU, nvexplore does not.
+        for name in filter(None, (args.peer, "nvexplore")):
+            tell(f"loading {name}")
+            try:
+                server = make_server(name, setup.path, dtype=setup.dtype, max_model_len=longest, memory=setup.memory)
+            except (PeerError, ValueError) as error:
+                raise CommandError(str(error)) from None
+            stack.callback(server.close)
+            servers.insert(0, server)
+            startups.insert(0, start(server, ids=min(IDS, setup.config.vocab_size), longest=longest))
+        return compare_servers(servers, chosen, args.passes, tell), startups, left_out(servers, chosen)
+
+
+def _scale_words(setup: Setup, is_default: bool) -> str:
+    size = "full size" if setup.scale == 1 else f"scale {setup.scale:g} of the full workloads"
+    if not is_default:
+        return size
+    return f"{size}, as on every GPU" if setup.has_gpu else f"{size}, as on every CPU (--scale 1 is full size)"
+
+
+def _peer_version(peer: str, peer_path: Path | None) -> str | None:
+    """What its package says, or the pyproject.toml of the checkout; None where neither does."""
+    if peer_path is not None and (file := peer_path / "pyproject.toml").is_file():
+        version = tomllib.loads(file.read_text(encoding="utf-8")).get("project", {}).get("version")
+        return None if version is None else f"{version} (a checkout)"
+    try:
+        return metadata.version(peer)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _workloads(text: str) -> list[str]:
+    names = text.split(",")
+    for name in names:
+        if name not in WORKLOADS:
+            raise argparse.ArgumentTypeError(f"{name!r}: choose from {', '.join(WORKLOADS)}")
+    return names
+
+
+def _positive(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text}: must be above 0")
+    return value

@@ -1,0 +1,176 @@
+"""``nvexplore bench --serving``: a real run on a toy, what is made of the options, and what cannot be measured."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from nvexplore import cli
+from nvexplore.bench import serving_command
+from nvexplore.bench.servers import SERVERS
+from nvexplore.bench.serving import WORKLOADS, Server
+from nvexplore.toy import make_toy
+from tests.serving_fakes import Clock, FakeServer, FakeStreaming
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr("time.perf_counter", clock)
+    monkeypatch.setattr("time.sleep", clock.sleep)
+    return clock
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_toy(tmp_path_factory.mktemp("serving") / "toy", "qwen3")
+
+
+def run_command(*argv: str) -> int:
+    return cli.main(["bench", "--serving", "--threads", "1", "--passes", "1", *argv])
+
+
+def test_a_real_run_with_table_json_and_pictures(toy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, plots = tmp_path / "figures.json", tmp_path / "new" / "plots"
+    options = ["--model", str(toy), "--scale", "0.001", "--rate", "100", "--json", str(file), "--plots", str(plots)]
+    assert run_command(*options) == 0
+    out = capsys.readouterr().out
+    assert f"{toy}, float32, CPU: scale 0.001 of the full workloads\n" in out
+    lines = [line.split() for line in out.splitlines()]
+    assert [line[0] for line in lines if line[-1:] == ["tokens/s"]] == ["throughput", "prefill"]
+    assert sorted(path.stem for path in plots.iterdir()) == sorted([*WORKLOADS, "startup"])
+    report = json.loads(file.read_text())
+    assert list(dict.fromkeys(row["workload"] for row in report["results"])) == list(WORKLOADS)
+    assert all(list(row["passes"]) == ["nvexplore"] and row["times_better"] is None for row in report["results"])
+    assert (report["measures"], report["peer"], report["device"], report["scale"]) == ("serving", None, "CPU", 0.001)
+    assert report["versions"]["torch"] == torch.__version__ and report["processors"] >= 1
+    (startup,) = report["startup"]
+    assert startup["to_first_token"] == startup["load"] + startup["first_token"] > 0
+
+
+def fake(server: type[FakeServer], name: str, clock: Clock, log: list[Any]) -> Callable[..., Server]:
+    class Made(server):  # type: ignore[misc, valid-type]
+        module = "json"
+
+        def __init__(self, path: Path, *, dtype: str, max_model_len: int, memory: float) -> None:
+            super().__init__(clock, name)
+            log.append((name, dtype, max_model_len, memory))
+
+        @staticmethod
+        def refusal(config: Any, dtype: str, *, has_gpu: bool) -> str | None:
+            return "runs no such thing" if dtype == "float16" else None
+
+        def close(self) -> None:
+            log.append(f"{name} closed")
+
+    return Made
+
+
+@pytest.fixture
+def made(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What is made of faked servers, and when they are closed."""
+    log: list[Any] = []
+    monkeypatch.setitem(SERVERS, "nvexplore", fake(FakeStreaming, "nvexplore", clock, log))
+    monkeypatch.setitem(SERVERS, "vllm", fake(FakeServer, "vllm", clock, log))
+    return log
+
+
+def test_beside_a_peer(toy: Path, made: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--peer", "vllm", "--workloads", "mixed-arrivals,prefill", "--model", str(toy), "--json", "-"]
+    assert run_command(*options) == 0
+    report = json.loads(capsys.readouterr().out)
+    # The peer is loaded first, and told second.
+    assert made == [
+        ("vllm", "float32", 257, 0.45), ("nvexplore", "float32", 257, 0.45), "nvexplore closed", "vllm closed"
+    ]  # fmt: skip
+    assert [each["name"] for each in report["startup"]] == ["nvexplore", "vllm"]
+    assert [row["workload"] for row in report["results"]] == ["prefill"] + ["mixed-arrivals"] * 4
+    assert report["results"][0]["times_better"] == pytest.approx(1) and report["scale"] == 1 / 32
+    assert report["left_out"] == ["mixed-arrivals: vllm is left out, it takes no requests while others run"]
+
+
+def test_the_scale_of_a_cpu_is_said_and_memory_is_shared(
+    toy: Path, made: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--workloads", "first-token", "--model", str(toy), "--memory", "0.8", "--dtype", "bfloat16"]
+    assert run_command(*options) == 0
+    assert "scale 0.03125 of the full workloads, as on every CPU (--scale 1 is full size)" in capsys.readouterr().out
+    assert made[0] == ("nvexplore", "bfloat16", 5, 0.8)
+
+
+def test_on_a_gpu_it_is_the_full_size_and_held_against_the_floor(
+    toy: Path, made: list[Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from nvexplore.bench import roofline
+
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda: "a GPU")
+    monkeypatch.setattr("torch.cuda.current_device", lambda: 0)
+    monkeypatch.setattr(roofline, "measured_bandwidth", lambda device: roofline.Bandwidth(1e9, 1e9))
+    monkeypatch.setattr(roofline, "measured_matmul", lambda device, dtype: 1e12)
+    assert run_command("--workloads", "throughput", "--model", str(toy)) == 0
+    out = capsys.readouterr().out
+    assert "float32, a GPU: full size, as on every GPU" in out and "share of the floor's speed" in out
+    assert made[0] == ("nvexplore", "float32", 2048, 0.9)
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["--peer", "vllm", "--memory", "0.6"], "--memory 0.6: at most 0.5, for each of two"),
+        (["--memory", "1.5"], "--memory 1.5: at most 1"),
+        (["--dtype", "float32,bfloat16"], "--serving measures one --dtype at a time, not float32,bfloat16"),
+        (["--peer-path", "."], "--peer-path .: which peer is it?"),
+        (["--peer", "vllm", "--peer-path", "nowhere"], "--peer-path nowhere: no such folder"),
+        (["--peer", "nano-vllm"], "--peer nano-vllm: nanovllm is not installed; give a checkout of github.com/"),
+        (["--peer", "vllm", "--dtype", "float16"], "--peer vllm runs no such thing"),
+        (["--scheduler"], "--scheduler and --serving are two things to measure"),
+        (["--plots", "file"], "--plots file: File exists"),
+        (["--json", "nowhere/file"], "--json nowhere/file: no file can be written there"),
+        (["--model", "./nowhere"], "no such folder"),
+    ],
+)
+def test_what_cannot_be_measured_is_said_in_a_line(
+    argv: list[str], said: str, toy: Path, made: list[Any], tmp_path: Path,
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    assert run_command("--model", str(toy), *argv) == 1
+    err = capsys.readouterr().err
+    assert said in err and err.count("\n") == 1 and made == []
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["--workloads", "prefill,decode"], "'decode': choose from throughput, step, first-token, prefill, shared-"),
+        (["--scale", "0"], "0: must be above 0"),
+        (["--rate", "inf"], "inf: must be above 0"),
+        (["--peer", "llama.cpp"], "invalid choice"),
+    ],
+)
+def test_a_wrong_option_names_those_there_are(argv: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        run_command(*argv)
+    assert said in " ".join(capsys.readouterr().err.split())
+
+
+def test_every_peer_that_the_command_offers_exists() -> None:
+    assert {*serving_command.PEERS, "nvexplore"} == set(SERVERS)
+
+
+@pytest.mark.parametrize(("text", "version"), [("[project]\nversion = '0.2.0'\n", "0.2.0 (a checkout)"), ("", None)])
+def test_the_version_of_a_checkout(text: str, version: str | None, tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text(text, encoding="utf-8")
+    assert serving_command._peer_version("nano-vllm", tmp_path) == version
+    assert (
+        serving_command._peer_version("transformers", None) and serving_command._peer_version("nano-vllm", None) is None
+    )

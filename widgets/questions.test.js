@@ -1,0 +1,100 @@
+// Questions of the views: each once, not too often while the engine runs, and no answer in the wrong place.
+
+import assert from "node:assert/strict";
+import test from "node:test";
+import { delta, filled, pastFrame, slowHost, soon } from "../tests/store_messages.mjs";
+import { answering } from "./kit.js";
+
+test("the same question at the same moment is asked once", async () => {
+  const host = slowHost(),
+    store = filled(host);
+  const first = store.ask("why_view", 3);
+  assert.equal(store.ask("why_view", 3), first);
+  assert.deepEqual(host.asked.map((asked) => asked.slice(0, 3)), [["why_view", 3, -1]]);
+  host.asked[0][3]({ text: "so" });
+  assert.deepEqual(await first, { text: "so" });
+  store.receive(delta());
+  assert.notEqual(store.ask("why_view", 3), first, "the engine has moved on");
+});
+
+test("a question that got no answer can be asked again, and a host that fails is an error", async () => {
+  const answers = [null, { text: "now" }],
+    slow = slowHost({ ask: async () => answers.shift(), now: () => (slow.clock += 1000) }),
+    store = filled(slow);
+  assert.equal(await store.ask("a_view", 0), null);
+  assert.deepEqual(await store.ask("a_view", 0), { text: "now" });
+  const host = slowHost({ ask: async () => Promise.reject(new Error("closed")) });
+  assert.deepEqual(await filled(host).ask("a_view", 0), { error: "Error: closed" });
+});
+
+test("while the engine runs a name has four new questions a second, in the past as many as it likes", async () => {
+  const host = slowHost(),
+    store = filled(host);
+  for (let id = 0; id < 4; id++) store.ask("a_view", id);
+  store.ask("b_view", 0);
+  assert.deepEqual(host.asked.map(([what, id]) => `${what} ${id}`), ["a_view 0", "b_view 0"]);
+  assert.deepEqual(host.timers.map(([, ms]) => ms), [250, 500, 750]);
+  host.timers[0][0]();
+  await soon();
+  assert.equal(host.asked.length, 3);
+  store.lookAt(0);
+  host.asked.at(-1)[3](pastFrame());
+  await soon();
+  for (let id = 0; id < 4; id++) store.ask("a_view", id);
+  assert.deepEqual(host.asked.slice(-4).map(([, , step]) => step), [0, 0, 0, 0]);
+});
+
+test("answering gives the newest answer, asks when what is shown changes, and never two at a time", async () => {
+  const host = slowHost(),
+    store = filled(host);
+  let draws = 0;
+  const answers = answering(store, "a_view", () => draws++);
+  assert.equal(answers.get(1), null);
+  assert.equal(answers.get(1), null);
+  assert.equal(host.asked.length, 1);
+  store.receive(delta());
+  answers.get(1);
+  assert.equal(host.asked.length, 1, "one answer is still under way");
+  host.asked[0][3]({ n: 1 });
+  await soon();
+  assert.equal(draws, 1);
+  assert.deepEqual(answers.get(1), { n: 1 }, "of the step before: the newest there is");
+  host.clock += 1000;
+  assert.deepEqual(answers.get(1), { n: 1 }, "however long the next one takes");
+  host.timers.shift()[0]();
+  await soon();
+  host.asked[1][3]({ n: 2 });
+  await soon();
+  assert.deepEqual(answers.get(1), { n: 2 });
+  assert.equal(host.asked.length, 2);
+  assert.equal(answers.get(7), null, "about another one nothing is known yet");
+  answers.stop();
+});
+
+test("an answer about another step is shown for a moment at most, an error is no answer", async () => {
+  const host = slowHost(),
+    store = filled(host),
+    answers = answering(store, "a_view", () => {});
+  answers.get(0);
+  host.asked[0][3]({ n: 1 });
+  await soon();
+  store.lookAt(0);
+  host.asked[1][3](pastFrame());
+  await soon();
+  assert.deepEqual(answers.get(0), { n: 1 }, "the right one is on its way");
+  assert.equal(host.asked.length, 3);
+  host.clock += 500;
+  assert.equal(answers.get(0), null, "for too long");
+  host.asked[2][3]({ error: "no such thing" });
+  await soon();
+  assert.equal(answers.get(0), null);
+  answers.stop();
+});
+
+test("nothing to tell is no answer", async () => {
+  const store = filled(slowHost({ ask: async () => ({}) })),
+    answers = answering(store, "a_view", () => {});
+  answers.get(0);
+  await soon();
+  assert.equal(answers.get(0), null);
+});
