@@ -105,8 +105,8 @@ class Graphs:
         spread_tables(batch.packed[packed_size(self._shapes(size, 0)) :], batch.table_width, batch.block_tables)
         feed_ids(batch.input_ids, self.last_ids)
         hidden = model.forward(self.backend, batch)
-        is_decode = batch.num_tokens == batch.num_seqs
-        logits = self.backend.raw_logits(hidden, None if is_decode else batch.logits_rows, model.lm_head)
+        # Of decode rows every token is sampled.
+        logits = self.backend.raw_logits(hidden, batch.logits_rows if batch.num_prefill else None, model.lm_head)
         ids = self.last_ids[: batch.num_seqs]
         ids.copy_(self.backend.sample(logits, batch))
         return logits, ids

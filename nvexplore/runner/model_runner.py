@@ -153,31 +153,29 @@ class ModelRunner:
         controls = None if wishes is None else wishes.controls
         backend = self.backend
         with torch.inference_mode():
-            began = backend.begin_step()
             if wishes is not None and (wishes.logprobs or wishes.prompts):
-                begun = self._begin(batch, controls)
+                begun = self._begin(self._build(batch, controls, None), batch)
                 return LaunchedBatch(batch, None, run_with_logprobs(self.model, backend, begun, batch, wishes))
             size = self.dispatch(batch).graph_size
             if size is not None and batch.num_decodes == len(batch.seqs):
                 decode = self._rows.build(batch, size, backend.staging, controls, previous)
+                began = backend.begin_step()
                 ids = backend.replay(decode)[: decode.num_rows]
-            elif size is not None:
-                ids = backend.replay_prefill(self._build(batch, controls, previous), size)
             else:
-                begun = self._begin(batch, controls, previous)
-                if begun.num_samples:
-                    ids = backend.step(self.model, begun)
+                host = self._build(batch, controls, previous, None if size is not None else backend.staging)
+                began = backend.begin_step()
+                if size is not None:
+                    ids = backend.replay_prefill(host, size)
                 else:
-                    self.model.forward(backend, begun)
-                    ids = torch.empty(0, dtype=torch.int64, device=backend.device)
-                backend.keep(ids)
+                    ids = self._step(self._begin(host, batch))
+                    backend.keep(ids)
             return LaunchedBatch(batch, backend.read_back(ids, began, None if previous is None else previous.ids))
 
     def forward_logits(self, batch: ScheduledBatch, *, all_positions: bool = False) -> Tensor:
         """Compute the batch, KV too; return float32 logits [n, vocab] of the sampled rows, or of all."""
         self._check_open()
         with torch.inference_mode():
-            begun = self._begin(batch)
+            begun = self._begin(self._build(batch, None, None), batch)
             hidden = self.model.forward(self.backend, begun)
             rows = None if all_positions else begun.logits_rows
             return self.backend.logits(hidden, rows, self.model.lm_head)
@@ -201,11 +199,16 @@ class ModelRunner:
             del self.model, self.kv_cache
             self.backend.release()
 
-    def _begin(
-        self, batch: ScheduledBatch, controls: Controls | None = None, previous: LaunchedBatch | None = None
-    ) -> ForwardBatch:
-        begun = self.backend.begin(self._build(batch, controls, previous, self.backend.staging))
-        if previous is not None and any(
+    def _step(self, begun: ForwardBatch) -> Tensor:
+        """Run a begun batch: sampled ids [R]."""
+        if begun.num_samples:
+            return self.backend.step(self.model, begun)
+        self.model.forward(self.backend, begun)
+        return torch.empty(0, dtype=torch.int64, device=self.backend.device)
+
+    def _begin(self, host: ForwardBatch, batch: ScheduledBatch) -> ForwardBatch:
+        begun = self.backend.begin(host)
+        if any(
             start + count > len(seq.token_ids)
             for seq, start, count in zip(batch.seqs, batch.starts, batch.counts, strict=True)
         ):

@@ -63,3 +63,26 @@ def test_overlapped_steps_of_the_gpus_backend(
             assert any(plan.is_ahead for plan in planned) is overlap
             assert any(plan.graph_size is not None for plan in planned) is not enforce_eager
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("max_num_seqs", [3, 16, 20])
+def test_small_prompts_in_graphs(max_num_seqs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many tokens as a graph has rows, and fewer; chunks, and decode rows beside prompts; larger steps."""
+    toy = make_toy(tmp_path / "toy", "qwen3", num_layers=1)
+    options = OPTIONS | {"max_num_seqs": max_num_seqs, "policy": "mixed", "max_num_batched_tokens": 24}
+    prompts = [PROMPTS[0], PROMPTS[2], PROMPTS[0][::-1], [*PROMPTS[1], *PROMPTS[1], *PROMPTS[0], 70]]
+    params = [SamplingParams(temperature=0, max_tokens=3 + n, ignore_eos=True) for n in range(len(prompts))]
+    with LLM(toy, **options) as llm:
+        expected = [output.token_ids for output in llm.generate(prompts, params, use_tqdm=False)]
+    use_fake_graphs(monkeypatch)
+    monkeypatch.setattr(model_runner, "create_backend", lambda *given, **kwargs: Interpreted(torch.float32))
+    with LLM(toy, **options) as llm:
+        for prompt, each in zip(prompts, params, strict=True):
+            llm.add_request(prompt, each, request_id=str(len(llm.engine.live)))
+        seqs, records = list(llm.engine.live.values()), list(llm.steps())
+    assert [seq.completion_token_ids for seq in seqs] == expected
+    prefills = [record.planned for record in records if any(record.planned.is_prefill)]
+    graphs = [plan for plan in prefills if plan.graph_size]
+    assert graphs and all(sum(plan.count) + (plan.padding or 0) == plan.graph_size == 16 for plan in graphs)
+    larger = [plan for plan in prefills if not plan.graph_size]
+    assert larger and all(sum(plan.count) > 16 and plan.eager_reason == "prefill" for plan in larger)
