@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from nvexplore.engine import engine as engine_module
+from nvexplore.engine import steps as steps_module
 from nvexplore.engine.engine import Engine
 from nvexplore.engine.event_log import Columns, EventLog
 from nvexplore.engine.events import RECORD_VERSION, Admitted, Committed, Preempted, StepRecord, Waiting
@@ -30,7 +31,7 @@ def test_the_times_of_the_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = iter([100, 103, 110, 150])
     engine = toy_engine(4)
     engine.add_request([1], SamplingParams(max_tokens=1))
-    monkeypatch.setattr(engine_module, "time", SimpleNamespace(perf_counter_ns=lambda: next(ticks), perf_counter=float))
+    monkeypatch.setattr(steps_module, "time", SimpleNamespace(perf_counter_ns=lambda: next(ticks), perf_counter=float))
     committed = step(engine).committed
     assert (committed.plan_ns, committed.run_ns, committed.commit_ns) == (3, 7, 40)
 

@@ -123,7 +123,7 @@ class Run:
             engine.advance()
             if not overlap:
                 check_invariants(engine)
-        engine.settle()
+        engine.step()  # which tells what no step has told yet
         check_invariants(engine)
         # An error on the way to a watcher is taken for the watcher's own.
         assert self.subscription.is_active or isinstance(self.subscription.error, Injected), place

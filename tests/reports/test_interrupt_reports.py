@@ -208,7 +208,7 @@ def arm(llm: LLM, bar: Bar, stage: str, step: int, monkeypatch: pytest.MonkeyPat
         "shown": (bar, "update", step, False),
     }
     owner, name, when, after = place[stage]
-    monkeypatch.setattr("nvexplore.llm.progress_bar", lambda total, enabled: bar)
+    monkeypatch.setattr("nvexplore.generation.progress_bar", lambda total, enabled: bar)
     monkeypatch.setattr(owner, name, armed(getattr(owner, name), when, after=after))
 
 
