@@ -23,7 +23,7 @@ export const row = (id, status, computed, { born = 0, ended = -1, keep = 0, grow
   grown,
 ];
 /** A step's head, with the number of its entries. */
-export const head = (step, n) => [step, 4, 0, 2, 16, 3, 2, 1, 1500, 10, n];
+export const head = (step, n) => [step, 4, 0, 2, 16, 3, 2, 1, 1500, 10, 0, n];
 
 export function frame(more = {}) {
   return {

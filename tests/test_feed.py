@@ -165,7 +165,7 @@ def test_a_snapshot_between_steps_keeps_the_past() -> None:
         watch.feed.push(engine.snapshot())
         watch.feed.flush()
         message = watch.messages[-1]
-        assert message["full"] and len(message["steps"]) == 5 * 44
+        assert message["full"] and len(message["steps"]) == 5 * 48
         assert "new" in dict(message["names"]).values()
         mirror = watch.feed.mirror
         assert mirror is not None and mirror.ended[0].status == "abort"

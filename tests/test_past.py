@@ -80,11 +80,11 @@ def test_a_step_before_all_columns_brings_those_around_it() -> None:
     for step, first, last in ((5, 0, 127), (100, 0, 191), (200, 128, 319), (399, 320, 399)):
         message = past.frame(step, Known(first_column=400), 1)
         heads = ints(message["steps"])
-        assert heads[::11] == list(range(first, last + 1))
+        assert heads[::12] == list(range(first, last + 1))
         assert message["step"] == step + 1
     assert past.frame(100, Known(first_column=100), 1)["steps"] == b""
     few = Past(past.recorder, {**LIMITS, "max_entries": 60})
-    numbers = ints(few.frame(100, Known(), 1)["steps"])[::11]
+    numbers = ints(few.frame(100, Known(), 1)["steps"])[::12]
     assert numbers == list(range(86, 116)), "as many as fit, and as many before as after"
 
 
@@ -98,8 +98,8 @@ def test_what_is_computed_again_is_known_also_from_a_preemption_long_before() ->
     again = next(r.step for r in recorder if r.step > preempted and r.planned.admitted.number)
     assert again - preempted > 130, "further than the columns around a step reach"
     message = past.frame(again + 1, Known(first_column=500), 1)
-    (index,) = (i for i, step in enumerate(ints(message["steps"])[::11]) if step == again)
-    assert ints(message["steps"])[index * 11 + 2] == num_lost
+    (index,) = (i for i, step in enumerate(ints(message["steps"])[::12]) if step == again)
+    assert ints(message["steps"])[index * 12 + 2] == num_lost
     assert any(kind & 15 == RECOMPUTE for kind in ints(message["entries"]))
 
 

@@ -177,7 +177,7 @@ def test_a_frame_holds_a_bounded_past(store: StoreProcess) -> None:
         while engine.has_unfinished:
             engine.step()
     frame = watch.feed.frame()
-    assert len(frame["names"]) == 5 and len(frame["entries"]) <= 60 * 16 and len(frame["steps"]) == 20 * 44
+    assert len(frame["names"]) == 5 and len(frame["entries"]) <= 60 * 16 and len(frame["steps"]) == 20 * 48
     store.receive(frame)
     check(store, watch.feed)
 

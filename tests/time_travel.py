@@ -54,7 +54,7 @@ class Oracle:
 
 def _as_told(column: Any) -> dict[str, Any]:
     """A column as store_driver.mjs tells it."""
-    names = ("step", "prefill", "recompute", "decode", "budget", "free", "running", "waiting", "us", "ms")
+    names = ("step", "prefill", "recompute", "decode", "budget", "free", "running", "waiting", "us", "ms", "flags")
     entries = zip(column.seq_id, column.kind, column.start, column.count, strict=True)
     return dict(zip(names, column.head[:-1], strict=True)) | {"entries": [list(entry) for entry in entries]}
 

@@ -1,7 +1,7 @@
 // Where the block view puts its cells and how it draws one, the same in the view and in its legend.
 
 import { CACHED, FREE, SHARED, USED } from "./wire.js";
-import { box, mix, stripes } from "./paint.js";
+import { box, mix, rgb, stripes } from "./paint.js";
 import { clamp } from "./words.js";
 
 const BLOCKS_HEIGHT = 300,
@@ -35,28 +35,64 @@ export function blockAt({ n, columns, w, h }, x, y) {
   return column >= 0 && column < columns && row >= 0 && block < n ? block : -1;
 }
 
-/** Draw one block; fill: 0 to 1. */
-export function paintBlock(g, t, x, y, w, h, { state, fill = 0, isWritten = false }) {
-  const r = Math.min(5, w / 4, h / 4);
-  if (state === FREE) box(g, x, y, w, h, r, t.free);
-  else if (state === CACHED)
-    box(g, x, y, w, h, r, stripes(t, mix(t.cached, t.bg, 0.1), mix(t.cached, t.bg, 0.62), { step: 6, width: 2 }));
-  else {
-    const color = state === SHARED ? t.shared : t.used;
-    box(g, x, y, w, h, r, mix(color, t.bg, 0.68));
+// Beside its colour a sequence has a pattern: [distance of the stripes, width, downwards].
+const OWNER_STRIPES = [null, [6, 1.6], [6, 1.6, true], [11, 4], [11, 4, true], [4, 1.2], [4, 1.2, true], [16, 8]];
+
+/**
+ * How a class of a mode looks: {color, back, stripes, pixel}. back: of the part that is not filled, null where that is
+ * not told; stripes: {color, step, width, down} over the color, or null; pixel: the color of one that is that small.
+ */
+export function classLook(t, mode, at) {
+  const empty = { color: t.free, back: t.free, stripes: null },
+    cached = {
+      color: mix(t.cached, t.bg, 0.62),
+      back: null,
+      pixel: t.cached,
+      stripes: { color: mix(t.cached, t.bg, 0.1), step: 6, width: 2 },
+    },
+    solid = (color) => ({ color, back: mix(color, t.bg, 0.68), stripes: null });
+  const dashed = (color, [step, width, down]) => ({
+    ...solid(color),
+    stripes: { color: mix(color, t.bg, 0.24), step, width, down },
+  });
+  if (mode === "age") return at ? solid(mix(t.prefill, t.bg, (at - 1) * 0.19)) : empty;
+  if (mode === "hash" && at)
+    return at === 3 ? cached : at === 2 ? solid(t.decode) : dashed(mix(t.used, t.bg, 0.35), [5, 1.4, true]);
+  if (at === FREE) return empty;
+  if (at === CACHED) return cached;
+  if (mode === "refs") return solid(mix(t.shared, t.bg, (6 - at) * 0.17));
+  const shared = { ...dashed(t.shared, [5, 1.4, true]), color: t.shared };
+  if (mode === "owner") {
+    if (at === 2) return shared;
+    const colors = [t.used, t.decode, t.preempted, t.prefill, ...(t.isDark ? OWNERS_DARK : OWNERS_LIGHT)];
+    const color = colors[at - 3];
+    return OWNER_STRIPES[at - 3] ? dashed(color, OWNER_STRIPES[at - 3]) : solid(color);
+  }
+  return at === SHARED ? shared : solid(t.used);
+}
+
+const OWNERS_LIGHT = ["#8a6fd1", "#9a8a1e", "#c2577a", "#5c7f8f"],
+  OWNERS_DARK = ["#a48fe6", "#b8a83a", "#dd7f9d", "#86a9b9"];
+
+/** Draw one block, as its look says or else its state; fill: 0 to 1. */
+export function paintBlock(
+  g,
+  t,
+  x,
+  y,
+  w,
+  h,
+  { state = FREE, look = classLook(t, "state", state), fill = 0, isWritten = false },
+) {
+  const r = Math.min(5, w / 4, h / 4),
+    part = look.back ? fill : 1;
+  if (part < 1) box(g, x, y, w, h, r, look.back);
+  if (part > 0) {
     g.save();
     g.beginPath();
-    g.rect(x, y, w * fill, h);
+    g.rect(x, y, w * part, h);
     g.clip();
-    box(
-      g,
-      x,
-      y,
-      w,
-      h,
-      r,
-      state === SHARED ? stripes(t, mix(color, t.bg, 0.25), color, { step: 5, width: 1.4, down: true }) : color,
-    );
+    box(g, x, y, w, h, r, look.stripes ? stripes(t, look.stripes.color, look.color, look.stripes) : look.color);
     g.restore();
   }
   if (!isWritten) return;
@@ -74,11 +110,19 @@ export function paintBlock(g, t, x, y, w, h, { state, fill = 0, isWritten = fals
   g.restore();
 }
 
-/** Entries of the legend: word, meaning, look. */
-export const BLOCK_LEGEND = [
-  ["free", "holds nothing that can be hit", { state: FREE }],
-  ["cached", "nobody holds it, but its tokens can still be hit by a prompt that begins like them", { state: CACHED }],
-  ["used", "held by one sequence; filled as far as its tokens go", { state: USED, fill: 0.6 }],
-  ["shared", "held by several sequences", { state: SHARED, fill: 1 }],
-  ["written in this step", "the newest step stored keys and values in it", { state: FREE, isWritten: true }],
-];
+/** How full a block is drawn: only one that somebody holds can be partly filled, and not where colours tell of time. */
+export function drawnFill(mode, state, fill) {
+  return state >= USED && mode !== "age" ? fill : 1;
+}
+
+/** A colour as the number that a pixel of an image is. */
+export function pixelOf(color) {
+  const [red, green, blue] = rgb(color);
+  return ((255 << 24) | (blue << 16) | (green << 8) | red) >>> 0;
+}
+
+/** Black or white, whichever can be read on a colour. */
+export function inkOn(color) {
+  const [red, green, blue] = rgb(color);
+  return 0.3 * red + 0.59 * green + 0.11 * blue > 140 ? "#000" : "#fff";
+}

@@ -1,46 +1,61 @@
-// A cell a physical KV block: its state, how full it is, what the newest step wrote; the selected sequence in order.
+// A cell a physical KV block: its state, holder, age or hash, how full it is; the selected sequence in order.
 
-import { BLOCK_STATES, FREE, SHARED, USED, blockState } from "./wire.js";
-import { box, mix, rgb, surface, theme } from "./paint.js";
+import { BLOCK_STATES, blockState } from "./wire.js";
+import { surface, theme } from "./paint.js";
 import { count, digits, plain } from "./words.js";
-import { BLOCK_LEGEND, DENSE, blockAt, blockLayout, paintBlock } from "./block_paint.js";
-import { VIEWS, asking, drawLegend, drawing, keyboardGrid, make, panel, quote, say } from "./kit.js";
+import { BLOCK_MODES, ageWords, agesOf, blockClasses, classWords, poolNumbers } from "./block_modes.js";
+import { DENSE, blockAt, blockLayout, classLook, paintBlock } from "./block_paint.js";
+import { DenseBlocks, blockNote, blockRing, drawBlockCells } from "./block_draw.js";
+import { VIEWS, answering, asking, drawLegend, drawing, keyboardGrid, make, panel, quote, say } from "./kit.js";
+
+const MOST_NAMED_OWNERS = 6;
 
 /** Mount the view on a store; returns what removes it. */
 export function mountBlockView(store, el) {
   const canvas = make("canvas"),
     field = make("div", { className: "nvx-field" }, canvas),
-    image = make("canvas");
+    dense = new DenseBlocks(make("canvas"));
   const { root, legend, status } = panel("KV blocks", field, "nvx-blocks");
+  const select = make(
+    "select",
+    { className: "nvx-block-mode", "aria-label": "Colour the blocks by" },
+    ...Object.entries(BLOCK_MODES).map(([value, word]) => make("option", { value }, `by ${word}`)),
+  );
+  select.style.cssText = `font: inherit; color: inherit; background: var(--nvx-bg); height: 24px; padding: 0 4px;
+    border: 1px solid var(--nvx-line); border-radius: 6px`;
+  root.querySelector("h3").after(select);
   el.append(root);
   let at = blockLayout(0, 1),
     hover = -1,
     t,
-    pixels = null,
-    cursor = 0;
+    cursor = 0,
+    told = null, // Python's answer about the ages, and what it came to
+    ages = null,
+    pool = null, // numbers of the whole pool, and of which moment
+    named = "";
 
   function draw() {
     t = theme(root);
     root.style.colorScheme = t.isDark ? "dark" : "light";
     at = blockLayout(store.numBlocks, Math.max(64, field.clientWidth));
+    readAges();
     const g = surface(canvas, at.columns * at.w, Math.max(1, at.rows * at.h)),
-      lit = store.litBlocks();
-    if (at.w >= DENSE) drawCells(g, lit);
-    else drawDense(g, lit);
-    if (hover >= 0) ring(g, hover, t.fg, 1.5);
-    if (store.selection.kind === "block") ring(g, store.selection.id, t.accent, 3);
-    drawLegend(
-      legend,
-      BLOCK_LEGEND.map(([word, title, look]) => [
-        word,
-        title,
-        (g2, x, y, w, h) => paintBlock(g2, t, x, y + 1, w, h - 2, look),
-      ]),
-    );
+      mode = select.value,
+      lit = store.litBlocks(),
+      dims = store.selection.kind === "sequence" && lit.size;
+    const parts = () => ({ mode, classes: blockClasses(store, mode, ages), lit, dims, written: store.written });
+    if (at.w >= DENSE) {
+      const notes = (block, state) => blockNote(mode, state, store.words[block], ages?.[block]);
+      drawBlockCells(g, t, at, store, { ...parts(), notes });
+    } else dense.draw(g, t, at, denseKey(mode), parts);
+    if (hover >= 0) blockRing(g, at, hover, t.fg, 1.5);
+    if (store.selection.kind === "block") blockRing(g, at, store.selection.id, t.accent, 3);
+    drawWords(mode);
     describe();
     announce();
     Object.assign(root.dataset, {
       step: store.step,
+      mode,
       columns: at.columns,
       cellWidth: at.w,
       cellHeight: at.h,
@@ -48,95 +63,52 @@ export function mountBlockView(store, el) {
     });
   }
 
-  function place(block) {
-    return [(block % at.columns) * at.w, Math.floor(block / at.columns) * at.h];
+  /** All that the image of a large pool depends on. */
+  function denseKey(mode) {
+    const { kind, id } = store.selection;
+    return [store.moment, store.live.seq, mode, told?.step, kind, id, at.n, at.columns, at.rows, t.bg, t.accent].join();
   }
 
-  function ring(g, block, color, width) {
-    const [x, y] = place(block),
-      [w, h] = [Math.max(at.w, 5), Math.max(at.h, 5)],
-      inset = at.w >= DENSE ? 1.5 : -1;
-    g.strokeStyle = color;
-    g.lineWidth = width;
-    g.beginPath();
-    g.roundRect(x + inset, y + inset, w - 2 * inset, h - 2 * inset, at.w >= DENSE ? 6 : 0);
-    g.stroke();
+  function readAges() {
+    const answer = select.value === "age" ? years.get(-1) : null;
+    if (answer !== told) [told, ages] = [answer, agesOf(answer, store.numBlocks)];
   }
 
-  function drawCells(g, lit) {
-    const dims = store.selection.kind === "sequence" && lit.size,
-      fills = store.fills(),
-      written = new Set(store.written),
-      gap = at.w >= 20 ? 4 : 2,
-      isNamed = at.w >= 24;
-    g.textBaseline = "middle";
-    for (let block = 0; block < at.n; block++) {
-      const [x, y] = place(block),
-        [w, h] = [at.w - gap, at.h - gap],
-        state = blockState(store.words[block]);
-      const owners = store.words[block] >> 1,
-        isLit = lit.has(block),
-        fill = fills[block] / store.blockSize;
-      g.globalAlpha = dims && !isLit ? 0.28 : 1;
-      paintBlock(g, t, x + gap / 2, y + gap / 2, w, h, { state, fill, isWritten: written.has(block) });
-      if (isNamed) {
-        const onFill = state >= USED && fill * w > 22,
-          size = at.w >= 40 ? 11 : 10;
-        g.font = `${state >= USED ? 600 : 400} ${size}px ${t.font}`;
-        g.textAlign = "left";
-        g.fillStyle = state === FREE ? t.muted : onFill ? t.over : t.fg;
-        g.fillText(String(block), x + gap / 2 + 5, y + at.h / 2 + 0.5);
-        if (state === SHARED && at.w >= 44 && !(isLit && dims)) {
-          g.textAlign = "right";
-          g.fillStyle = fill > 0.9 ? t.over : t.fg;
-          g.fillText(`×${owners}`, x + at.w - gap / 2 - 6, y + at.h / 2 + 0.5);
-        }
-      }
-      if (isLit && lit.get(block) >= 0) badge(g, lit.get(block), x + at.w - gap / 2, y + at.h - gap / 2);
-    }
-    g.globalAlpha = 1;
-    for (const [block, index] of lit) if (index >= 0) ring(g, block, t.accent, 2);
+  /** Who is named in the legend: the selected ones, then the oldest. */
+  function namedOwners() {
+    const holds = (seq) => seq?.isLive && seq.table.length > 0,
+      found = new Set([...store.litSequences()].map((id) => store.sequences.get(id)).filter(holds));
+    for (const seq of store.sequences.values()) if (found.size < MOST_NAMED_OWNERS && holds(seq)) found.add(seq);
+    return [...found].slice(0, MOST_NAMED_OWNERS);
   }
 
-  /** The logical index of a lit block, at the lower right of its cell. */
-  function badge(g, index, right, bottom) {
-    if (at.w < 20) return;
-    g.font = `700 10px ${t.font}`;
-    const text = String(index),
-      w = Math.max(13, g.measureText(text).width + 7);
-    box(g, right - w - 1, bottom - 14, w, 13, 4, t.accent);
-    g.fillStyle = rgb(t.accent).reduce((sum, v) => sum + v) > 420 ? "#000" : "#fff";
-    g.textAlign = "center";
-    g.fillText(text, right - 1 - w / 2, bottom - 7);
+  function drawWords(mode) {
+    const entries = classWords(mode, mode === "owner" ? namedOwners() : []);
+    const all = entries.map(([code, word, title]) => [
+      word === undefined ? "" : plain(word).slice(0, 18),
+      title,
+      (g, x, y, w, h) =>
+        paintBlock(g, t, x, y + 1, w, h - 2, { look: classLook(t, mode, code), fill: partOf(mode, code) }),
+    ]);
+    const written = { look: classLook(t, "state", 0), isWritten: true };
+    all.push([
+      "written in this step",
+      "the newest step stored keys and values in it",
+      (g, x, y, w, h) => paintBlock(g, t, x, y + 1, w, h - 2, written),
+    ]);
+    const names = all.map(([word]) => word).join("\n");
+    if (names !== named) legend.replaceChildren();
+    named = names;
+    drawLegend(legend, all);
   }
 
-  function drawDense(g, lit) {
-    const { n, columns, rows, w } = at,
-      dims = store.selection.kind === "sequence" && lit.size;
-    if (image.width !== columns || image.height !== rows || !pixels) {
-      Object.assign(image, { width: columns, height: rows });
-      pixels = image.getContext("2d").createImageData(columns, rows);
-    }
-    const data = new Uint32Array(pixels.data.buffer),
-      words = store.words;
-    const code = (color) => {
-      const [r, gr, b] = rgb(color);
-      return ((255 << 24) | (b << 16) | (gr << 8) | r) >>> 0;
-    };
-    const colors = [t.free, t.cached, t.used, t.shared].map((c) => code(dims ? mix(c, t.bg, 0.7) : c));
-    for (let block = 0; block < n; block++) data[block] = colors[blockState(words[block])];
-    data.fill(0, n);
-    for (const block of store.written) data[block] = code(t.fg);
-    for (const block of lit.keys()) data[block] = code(t.accent);
-    image.getContext("2d").putImageData(pixels, 0, 0);
-    g.imageSmoothingEnabled = w < 1;
-    g.drawImage(image, 0, 0, columns * w, rows * at.h);
-    if (w < 4) return;
-    for (let c = 1; c <= columns; c++) g.clearRect(c * w - 1, 0, 1, rows * w);
-    for (let r = 1; r <= rows; r++) g.clearRect(0, r * w - 1, columns * w, 1);
+  /** How full a block is drawn in the legend. */
+  function partOf(mode, code) {
+    return mode === "state" && code === 2 ? 0.6 : 1;
   }
 
-  const answers = asking(store, () => drawn.ask());
+  const answers = asking(store, () => drawn.ask()),
+    years = answering(store, "block_view", () => drawn.ask());
 
   function words(block) {
     const word = store.words[block],
@@ -150,37 +122,43 @@ export function mountBlockView(store, el) {
       `${store.fills(block, block + 1)[0]} of ${count(store.blockSize, "token")}`,
       who.length ? `held by ${who.join(", ")}` : "",
       store.written.includes(block) ? `written in step ${store.step - 1}` : "",
+      ageWords(ages, block, told?.num_steps),
     ];
   }
 
   function describe() {
     const block = hover >= 0 ? hover : store.selection.kind === "block" ? store.selection.id : -1;
     if (block < 0 || block >= store.numBlocks) {
-      const [free, cached, used, shared] = store.countBlocks();
-      say(
-        status,
-        store.numBlocks
-          ? [
-              make("b", {}, count(store.numBlocks, "block")),
-              `${count(store.blockSize, "token")} each`,
-              `${digits(free)} free, ${digits(cached)} cached, ${digits(used)} used, ${digits(shared)} shared`,
-            ]
-          : ["No engine yet."],
-      );
+      describePool();
       return;
     }
-    const told = answers.about("block", block),
+    const about = answers.about("block", block),
       parts = [make("b", {}, `block ${block}`), ...words(block)];
-    if (told) parts.push(told.hash ? `hash ${told.hash}` : "no hash");
+    if (about) parts.push(about.hash ? `hash ${about.hash}` : "no hash");
     say(
       status,
       parts,
-      told?.text
-        ? [quote(told.text)]
-        : told && told.text === null
+      about?.text
+        ? [quote(about.text)]
+        : about && about.text === null
           ? ["its tokens were stored before this view began to watch"]
           : null,
     );
+  }
+
+  /** The pool in numbers: how much of what there is, how it is broken up, how much of it is shared. */
+  function describePool() {
+    if (!store.numBlocks) return say(status, ["No engine yet."]);
+    const moment = `${store.moment} ${store.live.seq}`;
+    if (pool?.moment !== moment) pool = { ...poolNumbers(store.words), moment };
+    const [free, cached, used, shared] = pool.states;
+    say(status, [
+      make("b", {}, count(store.numBlocks, "block")),
+      `${count(store.blockSize, "token")} each`,
+      `${digits(free)} free, ${digits(cached)} cached, ${digits(used)} used, ${digits(shared)} shared`,
+      `longest run that nobody holds: ${digits(pool.longest)}`,
+      pool.held ? `${Math.round(100 * pool.sharedPart)}% of the held ones are shared` : "",
+    ]);
   }
 
   const point = (block) => {
@@ -193,6 +171,8 @@ export function mountBlockView(store, el) {
   canvas.addEventListener("pointermove", (event) => point(blockAt(at, event.offsetX, event.offsetY)));
   canvas.addEventListener("pointerleave", () => point(-1));
   canvas.addEventListener("click", (event) => pick(blockAt(at, event.offsetX, event.offsetY)));
+  select.addEventListener("change", () => drawn.ask());
+  select.addEventListener("keydown", (event) => event.stopPropagation()); // the notebook has its own arrow keys
   const announce = keyboardGrid(canvas, "KV blocks: a cell a physical block", {
     cells: () => [at.rows, at.columns],
     here: () => [Math.floor(cursor / at.columns), cursor % at.columns],
@@ -212,6 +192,7 @@ export function mountBlockView(store, el) {
   return () => {
     leave();
     answers.stop();
+    years.stop();
     drawn.stop();
     root.remove();
   };

@@ -1,43 +1,11 @@
 // Draws the part of the schedule that is in sight. `at` is what schedule_view.js has laid out.
 
-import { PREFILL, RECOMPUTE } from "./wire.js";
+import { PREEMPTED, PREFILL, RECOMPUTE } from "./wire.js";
 import { spansOf } from "./spans.js";
-import { box, fit, mix, stripes } from "./paint.js";
-import { count, digits, plain } from "./words.js";
-import { paintCell, paintEnd, paintIdle, paintWaiting } from "./schedule_paint.js";
-import { tickEvery } from "./schedule_words.js";
-
-const BAR = 46,
-  AXIS = 18;
-/** Pixels: the budget and its axis above the rows, a row, and the names left of the columns. */
-export const HEADER = BAR + AXIS + 6,
-  ROW_HEIGHT = 22,
-  LABEL = 112;
-
-const columnX = (at, column) => LABEL + column * at.cw - at.left;
-const rowY = (at, row) => HEADER + row * ROW_HEIGHT - at.top;
-const gapOf = (at) => (at.cw >= 11 ? 2 : 1);
-
-/** First and last + 1 of the columns in sight, then of the rows. */
-function inSight(at) {
-  const from = Math.max(0, Math.floor(at.left / at.cw)),
-    upper = Math.floor(at.top / ROW_HEIGHT);
-  return [
-    from,
-    Math.min(at.steps, from + Math.ceil(at.width / at.cw) + 1),
-    upper,
-    Math.min(at.rows.length, upper + Math.ceil(at.height / ROW_HEIGHT) + 1),
-  ];
-}
-
-function clipped(g, x, y, width, height, draw) {
-  g.save();
-  g.beginPath();
-  g.rect(x, y, width, height);
-  g.clip();
-  draw();
-  g.restore();
-}
+import { box, fit, mix } from "./paint.js";
+import { count, plain } from "./words.js";
+import { paintArrow, paintCell, paintEnd, paintIdle, paintWaiting } from "./schedule_paint.js";
+import { HEADER, LABEL, ROW_HEIGHT, clipped, columnX, gapOf, inSight, rowY } from "./schedule_place.js";
 
 /** The rows: what each sequence did, its name, and the marks of pointer and selection. */
 export function drawRows(g, t, store, at) {
@@ -52,10 +20,27 @@ export function drawRows(g, t, store, at) {
     }
     if (at.hover?.[1] >= 0) box(g, columnX(at, at.hover[1]), 0, at.cw, at.height, 0, pointed);
     clipped(g, LABEL - 2, 0, at.width, at.height, () => {
+      if (store.isPast && at.shown >= 0) box(g, columnX(at, at.shown), 0, at.cw, at.height, 0, marked);
       drawSpans(g, t, at, lit);
       drawCells(g, t, store, at, lit, marked);
+      drawArrows(g, t, store, at, lit);
     });
-    drawNames(g, t, at, lit);
+    drawNames(g, t, store, at, lit);
+  });
+}
+
+/** Dim what came after a past step, and frame that step. */
+export function drawMoment(g, t, store, at) {
+  if (at.shown < 0) return;
+  const x = columnX(at, at.shown);
+  clipped(g, LABEL - 2, 0, at.width, at.height, () => {
+    if (!store.isPast) return box(g, x + 1, HEADER - 4, at.cw - 2, 2, 0, t.accent);
+    g.globalAlpha = 0.62;
+    box(g, x + at.cw, 0, Math.max(0, at.width - x - at.cw), at.height, 0, t.bg);
+    g.globalAlpha = 1;
+    g.strokeStyle = t.accent;
+    g.lineWidth = 2;
+    g.strokeRect(x, 1, at.cw, at.height - 2);
   });
 }
 
@@ -105,19 +90,46 @@ function drawCells(g, t, store, at, lit, marked) {
   g.strokeRect(columnX(at, at.hover[1]) + 0.5, rowY(at, at.hover[0]) + 2, at.cw - 1, ROW_HEIGHT - 4);
 }
 
-function drawNames(g, t, at, lit) {
+/** From each preempted sequence to the one that needed its blocks, in the column of the step. */
+function drawArrows(g, t, store, at, lit) {
+  const [from, to] = inSight(at),
+    rowOf = new Map(at.rows.map((seq, row) => [seq.id, row])),
+    middle = (row) => rowY(at, row) + ROW_HEIGHT / 2;
+  for (let c = from; c < to; c++) {
+    preemptionsOf(store.columns[c]).forEach(([victim, cause], i, all) => {
+      const rows = [rowOf.get(victim), rowOf.get(cause)];
+      if (rows.includes(undefined)) return;
+      g.globalAlpha = lit.has(cause) ? 1 : strength(lit, victim);
+      const shift = ((i + 1) / (all.length + 1)) * at.cw,
+        down = Math.sign(rows[1] - rows[0]) * (ROW_HEIGHT / 2 - 4);
+      paintArrow(g, t, columnX(at, c) + shift, middle(rows[0]) + down, middle(rows[1]) - down);
+    });
+  }
+  g.globalAlpha = 1;
+}
+
+/** [victim, cause] of each preemption in a step whose cause is another sequence. */
+export function preemptionsOf({ seqs, kinds, starts }) {
+  const found = [];
+  for (let i = 0; i < seqs.length; i++)
+    if ((kinds[i] & 15) === PREEMPTED && starts[i] >= 0 && starts[i] !== seqs[i]) found.push([seqs[i], starts[i]]);
+  return found;
+}
+
+function drawNames(g, t, store, at, lit) {
   const [, , upper, lower] = inSight(at);
   g.textAlign = "left";
   for (let row = upper; row < lower; row++) {
     const seq = at.rows[row],
       isLit = lit.has(seq.id),
       y = rowY(at, row),
-      color = { waiting: t.waiting, prefill: t.prefill, decode: t.decode }[seq.status];
+      now = store.sequences.get(seq.id), // at the step that is shown
+      color = { waiting: t.waiting, prefill: t.prefill, decode: t.decode }[now?.status];
     g.globalAlpha = isLit || !lit.size ? 1 : 0.55;
     if (isLit) box(g, 0, y, 3, ROW_HEIGHT, 0, t.accent);
     if (color) box(g, 8, y + ROW_HEIGHT / 2 - 3, 6, 6, 3, color);
     g.font = `${isLit ? 600 : 400} 12px ${t.font}`;
-    g.fillStyle = seq.isLive || isLit ? t.fg : t.muted;
+    g.fillStyle = now?.isLive || isLit ? t.fg : t.muted;
     g.fillText(fit(g, plain(seq.name), LABEL - 30), 20, y + ROW_HEIGHT / 2 + 0.5);
   }
   g.globalAlpha = 1;
@@ -125,51 +137,4 @@ function drawNames(g, t, at, lit) {
   g.font = `12px ${t.font}`;
   g.fillStyle = t.muted;
   g.fillText(note, 20, rowY(at, at.rows.length) + ROW_HEIGHT / 2);
-}
-
-/** Above the rows: each step's budget and how it was spent, the numbers of the steps, and the step that is looked at. */
-export function drawBudget(g, t, store, at) {
-  const [from, to] = inSight(at),
-    most = Math.max(1, store.maxNumBatchedTokens),
-    every = tickEvery(at.cw, String(at.first + at.steps).length),
-    again = stripes(t, t.preempted, t.prefill, { step: 8, width: 3.2 });
-  clipped(g, LABEL - 2, 0, at.width, at.height, () => {
-    for (let c = from; c < to; c++) {
-      const { step, decode, prefill, recompute } = store.columns[c],
-        x = columnX(at, c),
-        isChosen = step === store.cursor;
-      if (at.hover?.[1] === c) box(g, x, 0, at.cw, HEADER, 0, mix(t.bg, t.fg, 0.05));
-      box(g, x + gapOf(at) / 2, 2, at.cw - gapOf(at), BAR, 2, t.free);
-      let base = 2 + BAR;
-      for (const [tokens, fill] of [
-        [decode, t.decode],
-        [prefill, t.prefill],
-        [recompute, again],
-      ]) {
-        if (!tokens) continue;
-        const tall = Math.max(2, (tokens / most) * BAR);
-        base -= tall;
-        box(g, x + gapOf(at) / 2, Math.max(2, base), at.cw - gapOf(at), tall, 2, fill);
-      }
-      if (isChosen) {
-        g.strokeStyle = t.accent;
-        g.lineWidth = 2;
-        g.strokeRect(x, 1, at.cw, at.height - 2);
-      }
-      if (step % every || x + at.cw / 2 <= LABEL + 8) continue;
-      g.font = `${isChosen ? 600 : 400} 10px ${t.font}`;
-      g.fillStyle = isChosen ? t.fg : t.muted;
-      g.textAlign = "center";
-      g.fillText(String(step), x + at.cw / 2, BAR + AXIS / 2 + 4);
-    }
-  });
-  g.font = `10px ${t.font}`;
-  g.fillStyle = t.muted;
-  g.textAlign = "left";
-  g.fillText("token budget", 8, 8);
-  g.fillText("step", 8, BAR + AXIS / 2 + 4);
-  g.textAlign = "right";
-  if (store.maxNumBatchedTokens) g.fillText(digits(store.maxNumBatchedTokens), LABEL - 8, 8);
-  g.fillText("0", LABEL - 8, BAR - 2);
-  box(g, 0, HEADER - 3, at.width, 1, 0, t.line);
 }

@@ -1,6 +1,6 @@
 // What the schedule view draws for a sequence in a step, the same in the view and in its legend.
 
-import { DECODE, PREEMPTED, PREFILL, RECOMPUTE } from "./wire.js";
+import { DECODE, EAGER, GRAPH, PLANNED_AHEAD, PREEMPTED, PREFILL, RECOMPUTE } from "./wire.js";
 import { box, mix, stripes } from "./paint.js";
 
 /** Draw what a sequence did in a step. */
@@ -25,6 +25,53 @@ export function paintCell(g, t, kind, x, y, w, h, text = "") {
 
 export function paintWaiting(g, t, x, y, w, h) {
   box(g, x, y + h / 2 - 4, w, 8, 4, stripes(t, t.waiting, mix(t.waiting, t.bg, 0.72), { step: 6, width: 1.6 }));
+}
+
+/** The budget that a step left. */
+export function paintUnused(g, t, x, y, w, h) {
+  box(g, x, y, w, h, 3, t.line);
+  box(g, x + 1, y + 1, w - 2, h - 2, 2, t.free);
+}
+
+/** The step was planned while the one before was being computed: a triangle that points ahead. */
+export function paintPlannedAhead(g, t, x, y, w, h) {
+  const cx = x + w / 2,
+    cy = y + h / 2;
+  g.fillStyle = t.muted;
+  g.beginPath();
+  g.moveTo(cx - 2, cy - 3);
+  g.lineTo(cx + 2.5, cy);
+  g.lineTo(cx - 2, cy + 3);
+  g.fill();
+}
+
+/** One CUDA graph: a full square; none although graphs are in use: an empty one. */
+export function paintGraph(g, t, isGraph, x, y, w, h) {
+  const [left, top] = [x + w / 2 - 2.5, y + h / 2 - 2.5];
+  if (isGraph) box(g, left, top, 5, 5, 1, t.muted);
+  else {
+    g.strokeStyle = t.muted;
+    g.lineWidth = 1;
+    g.strokeRect(left + 0.5, top + 0.5, 4, 4);
+  }
+}
+
+/** Up or down at `x`, from `y` to `end`, with a rim that sets it off from what it crosses. */
+export function paintArrow(g, t, x, y, end) {
+  const back = Math.sign(end - y) * 4,
+    lines = [
+      [
+        [x, y],
+        [x, end],
+      ],
+      [
+        [x - 3, end - back],
+        [x, end],
+        [x + 3, end - back],
+      ],
+    ];
+  stroke(g, t.bg, 4.5, ...lines);
+  stroke(g, t.preempted, 1.8, ...lines);
 }
 
 export function paintIdle(g, t, x, y, w, h) {
@@ -71,8 +118,19 @@ export function paintEnd(g, t, status, x, y, w, h) {
     ]);
 }
 
-/** Entries of the legend. */
-export const SCHEDULE_LEGEND = [
+/** Flags of the steps that get a mark: that one ran without a graph is told apart only where others had one. */
+export function marksOf(columns) {
+  const all = columns.reduce((flags, column) => flags | column.flags, 0);
+  return all & GRAPH ? all : all & ~EAGER;
+}
+
+/** Entries of the legend; marks that no step has are left out. */
+export function scheduleLegend({ columns }) {
+  const marks = marksOf(columns);
+  return [...SCHEDULE_LEGEND, ...MARKS_LEGEND.filter(([, , , flag]) => marks & flag)];
+}
+
+const SCHEDULE_LEGEND = [
   ["waiting", "in the waiting queue: holds no blocks", paintWaiting],
   ["prefill", "prompt tokens are computed; the number is how many", (g, t, ...at) => paintCell(g, t, PREFILL, ...at)],
   [
@@ -82,6 +140,16 @@ export const SCHEDULE_LEGEND = [
   ],
   ["decode", "one more token", (g, t, ...at) => paintCell(g, t, DECODE, ...at)],
   ["idle", "resident, but not in this step's batch", paintIdle],
-  ["preempted", "lost its blocks to another sequence", (g, t, ...at) => paintCell(g, t, PREEMPTED, ...at)],
+  [
+    "preempted",
+    "lost its blocks to another sequence; an arrow leads to the one that needed them",
+    (g, t, ...at) => paintCell(g, t, PREEMPTED, ...at),
+  ],
   ["finished", "has left the engine (a cross: aborted or failed)", (g, t, ...at) => paintEnd(g, t, "stop", ...at)],
+  ["unused", "the part of the token budget that a step left", paintUnused],
+];
+const MARKS_LEGEND = [
+  ["planned ahead", "while the step before was being computed", paintPlannedAhead, PLANNED_AHEAD],
+  ["graph", "the step ran as one CUDA graph", (g, t, ...at) => paintGraph(g, t, true, ...at), GRAPH],
+  ["eager", "no CUDA graph, though graphs are in use", (g, t, ...at) => paintGraph(g, t, false, ...at), EAGER],
 ];

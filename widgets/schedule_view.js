@@ -3,9 +3,11 @@
 import { surface, theme } from "./paint.js";
 import { clamp, plain, tail } from "./words.js";
 import { VIEWS, asking, drawLegend, drawing, keyboardGrid, make, panel, quote, say } from "./kit.js";
-import { HEADER, LABEL, ROW_HEIGHT, drawBudget, drawRows } from "./schedule_draw.js";
-import { SCHEDULE_LEGEND } from "./schedule_paint.js";
-import { cellWords, columnWidth, scheduleRows, sequenceWords, stepWords } from "./schedule_words.js";
+import { drawBudget } from "./schedule_budget.js";
+import { drawMoment, drawRows } from "./schedule_draw.js";
+import { scheduleLegend } from "./schedule_paint.js";
+import { HEADER, LABEL, ROW_HEIGHT } from "./schedule_place.js";
+import { cellWords, columnWidth, scheduleRows, shownWords, stepWords } from "./schedule_words.js";
 
 const SCHEDULE_HEIGHT = 380;
 
@@ -22,11 +24,14 @@ export function mountScheduleView(store, el) {
   const { root, legend, status } = panel("Schedule", scroller, "nvx-schedule");
   root.append(newest);
   el.append(root);
-  // What is drawn: rows, columns of `cw` px from step `first` on, the part in sight, and what is pointed at.
-  const at = { rows: [], more: 0, first: 0, steps: 0, cw: 1, width: 0, height: 0, left: 0, top: 0, hover: null };
+  // What is drawn: rows, columns of `cw` px from step `first` on, the one of the step that is shown, the part in sight,
+  // and what is pointed at.
+  const at = { rows: [], more: 0, first: 0, steps: 0, shown: -1, cw: 1, width: 0, height: 0, left: 0, top: 0 };
+  at.hover = null;
   let follows = true,
     followsRows = true,
     leftStep = 0,
+    lookedAt = -1, // the past step that was brought into sight last
     shown = "",
     touched = -Infinity;
 
@@ -34,20 +39,37 @@ export function mountScheduleView(store, el) {
     Object.assign(at, scheduleRows(store));
     at.first = store.columns[0]?.step ?? 0;
     at.steps = store.columns.length;
+    at.shown = store.columns.findLastIndex((column) => column.step === store.shownStep);
     at.cw = columnWidth(at.steps, scroller.clientWidth - LABEL);
+    turn();
     const content = HEADER + Math.max(1, at.rows.length + (at.more ? 1 : 0)) * ROW_HEIGHT + 4;
     spacer.style.width = `${LABEL + (at.steps + 1) * at.cw}px`;
     spacer.style.height = `${content}px`;
     scroller.style.height = `${Math.min(content, SCHEDULE_HEIGHT) + (scroller.offsetHeight - scroller.clientHeight)}px`;
     scroller.scrollLeft = follows ? spacer.offsetWidth : Math.round((leftStep - at.first) * at.cw);
     if (followsRows) {
-      const live = at.rows.findIndex((seq) => seq.isLive);
+      const live = at.rows.findIndex((seq) => store.sequences.get(seq.id)?.isLive);
       scroller.scrollTop = live < 0 ? content : Math.max(0, live - 2) * ROW_HEIGHT;
     }
     reveal();
     Object.assign(at, { width: scroller.clientWidth, height: scroller.clientHeight });
     Object.assign(at, { left: scroller.scrollLeft, top: scroller.scrollTop });
-    newest.hidden = follows;
+    newest.hidden = follows || scroller.scrollWidth <= scroller.clientWidth + 1;
+  }
+
+  /** Bring a past step into sight, once; with the newest one go on to follow. */
+  function turn() {
+    if (!store.isPast) {
+      if (lookedAt >= 0) follows = true;
+      lookedAt = -1;
+    } else if (store.shownStep === store.cursor && lookedAt !== store.cursor && at.shown >= 0) {
+      lookedAt = store.cursor;
+      const room = scroller.clientWidth - LABEL,
+        x = at.shown * at.cw - scroller.scrollLeft;
+      follows = false;
+      leftStep = at.first + scroller.scrollLeft / at.cw;
+      if (x < 0 || x + at.cw > room) leftStep = at.first + Math.max(0, at.shown - room / at.cw / 2);
+    }
   }
 
   /** Bring the row of a new selection into sight, once. */
@@ -71,15 +93,16 @@ export function mountScheduleView(store, el) {
     g.textBaseline = "middle";
     drawRows(g, t, store, at);
     drawBudget(g, t, store, at);
+    drawMoment(g, t, store, at);
     drawLegend(
       legend,
-      SCHEDULE_LEGEND.map(([word, title, paint]) => [word, title, (g2, ...place) => paint(g2, t, ...place)]),
+      scheduleLegend(store).map(([word, title, paint]) => [word, title, (g2, ...place) => paint(g2, t, ...place)]),
     );
     describe();
     announce();
     const { first, cw, rows } = at;
     const sizes = { first, rows: rows.length, columnWidth: cw, label: LABEL, head: HEADER, rowHeight: ROW_HEIGHT };
-    Object.assign(root.dataset, { step: store.step, ...sizes });
+    Object.assign(root.dataset, { step: store.step, shown: store.columns[at.shown]?.step ?? "", ...sizes });
   }
 
   const answers = asking(store, () => drawn.ask());
@@ -89,14 +112,14 @@ export function mountScheduleView(store, el) {
       selected = kind === "sequence" ? at.rows.findIndex((seq) => seq.id === id) : -1;
     const [row, c] = at.hover ?? [selected, -1],
       seq = at.rows[row],
-      column = store.columns[c] ?? (seq ? null : store.columns.at(-1));
+      column = store.columns[c] ?? (seq ? null : (store.columns[at.shown] ?? store.columns.at(-1)));
     const name = seq && make("b", {}, quote(seq.name, ""));
     if (seq && column) say(status, [name, `step ${column.step}`, ...cellWords(store, seq, column)]);
     else if (column) say(status, [make("b", {}, `step ${column.step}`), ...stepWords(column)]);
     else if (seq) {
       const told = answers.about("sequence", seq.id);
       const text = told?.prompt && [quote(tail(told.prompt, 70)), " → ", quote(tail(told.text, 90) || "…")];
-      say(status, [name, ...sequenceWords(seq)], text);
+      say(status, [name, ...shownWords(store, seq)], text);
     } else say(status, ["Nothing has run yet."]);
   }
 
@@ -134,7 +157,7 @@ export function mountScheduleView(store, el) {
     here() {
       if (at.hover?.[0] >= 0) return [at.hover[0], Math.max(0, at.hover[1])];
       const live = at.rows.findIndex((seq) => seq.isLive);
-      return [Math.max(0, live), Math.max(0, at.steps - 1)];
+      return [Math.max(0, live), at.shown >= 0 ? at.shown : Math.max(0, at.steps - 1)];
     },
     words(row, c) {
       const seq = at.rows[row],

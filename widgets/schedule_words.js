@@ -1,6 +1,6 @@
 // Which rows and columns the schedule view has, and what it says about them. Knows no DOM and no colour.
 
-import { ADMITTED, DECODE, PREEMPTED, PREFILL, RECOMPUTE, SAMPLES } from "./wire.js";
+import { ADMITTED, DECODE, EAGER, GRAPH, PLANNED_AHEAD, PREEMPTED, PREFILL, RECOMPUTE, SAMPLES } from "./wire.js";
 import { spansOf } from "./spans.js";
 import { clamp, count, plain } from "./words.js";
 
@@ -10,13 +10,14 @@ const WIDEST = 28,
   MAX_WAITING = 64;
 const DONE = { [PREFILL]: "prefill", [RECOMPUTE]: "recompute", [DECODE]: "decode" };
 
-/** The sequences that get a row: those that ran in the steps at hand, the newest of them, then the head of the queue. */
+/** Who gets a row: the sequences that ran in the steps at hand, the newest of them, then the head of the queue. */
 export function scheduleRows(store) {
   const first = store.columns[0]?.step ?? 0,
+    last = store.columns.at(-1)?.step ?? Infinity,
     ran = [],
     waits = [];
-  for (const seq of store.sequences.values()) {
-    if (!seq.isLive && seq.ended < first) continue;
+  for (const seq of store.everyone.values()) {
+    if ((!seq.isLive && seq.ended < first) || seq.born > last + 1) continue;
     (seq.status === "waiting" && !seq.moves.length ? waits : ran).push(seq);
   }
   const order = (a, b) => a.id - b.id;
@@ -46,7 +47,7 @@ export function cellWords(store, seq, column) {
     const kind = kinds[i] & 15,
       end = starts[i] + counts[i];
     if (kind === PREEMPTED) {
-      const cause = store.sequences.get(starts[i]);
+      const cause = store.everyone.get(starts[i]);
       words.push(`preempted${cause ? ` for ${plain(cause.name)}` : ""}: ${count(counts[i], "computed token")} lost`);
     } else {
       const range = counts[i] === 1 ? `position ${starts[i]}` : `positions ${starts[i]} to ${end - 1}`;
@@ -73,7 +74,7 @@ function endWords(status) {
 
 /** How a step spent its budget, and what was left, in words. */
 export function stepWords(column) {
-  const { prefill, recompute, decode, budget, free, running, waiting, us } = column,
+  const { prefill, recompute, decode, budget, free, running, waiting, us, flags } = column,
     used = prefill + recompute + decode;
   const parts = [
     [prefill, "prefill"],
@@ -87,7 +88,16 @@ export function stepWords(column) {
     `${running} running, ${waiting} waiting`,
     count(free, "free block"),
     us ? `${(us / 1000).toFixed(us < 10_000 ? 2 : 1)} ms` : "",
-  ];
+    flags & PLANNED_AHEAD ? "planned ahead" : "",
+    flags & GRAPH ? "one CUDA graph" : flags & EAGER ? "without a CUDA graph" : "",
+  ].filter(Boolean);
+}
+
+/** How far a sequence is at the step that is shown, in words. */
+export function shownWords(store, seq) {
+  const then = store.sequences.get(seq.id);
+  if (then) return sequenceWords(then);
+  return [seq.born > store.shownStep ? `not there yet in step ${store.shownStep}` : `gone in step ${store.shownStep}`];
 }
 
 /** How far a sequence is, in words. */

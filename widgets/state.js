@@ -88,12 +88,12 @@ export class EngineState {
       entries = copyAs(Int32Array, m.entries);
     let newest = this.columns.length ? this.columns[this.columns.length - 1].step : -1;
     for (let at = 0, e = 0; at < heads.length; at += HEAD) {
-      const [step, prefill, recompute, decode, budget, free, running, waiting, us, ms, n] = heads.subarray(
+      const [step, prefill, recompute, decode, budget, free, running, waiting, us, ms, flags, n] = heads.subarray(
         at,
         at + HEAD,
       );
       const part = (k) => entries.subarray(e + k * n, e + (k + 1) * n);
-      const column = { step, prefill, recompute, decode, budget, free, running, waiting, us, ms };
+      const column = { step, prefill, recompute, decode, budget, free, running, waiting, us, ms, flags };
       Object.assign(column, { seqs: part(0), kinds: part(1), starts: part(2), counts: part(3) });
       e += 4 * n;
       if (step <= newest) continue;

@@ -12,9 +12,12 @@ export const PREFILL = 1,
   PREEMPTED = 4;
 export const ADMITTED = 16,
   SAMPLES = 32;
+export const PLANNED_AHEAD = 1,
+  GRAPH = 2,
+  EAGER = 4;
 export const VERSION = 1,
   ROW = 11,
-  HEAD = 11; // numbers a sequence's row and a step's head have
+  HEAD = 12; // numbers a sequence's row and a step's head have
 
 /** The bytes of a DataView, ArrayBuffer or typed array as a typed array of its own (a message's are not aligned). */
 export function copyAs(Type, bytes) {

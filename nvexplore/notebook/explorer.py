@@ -16,7 +16,7 @@ import traitlets as t
 
 from nvexplore.engine.events import Snapshot, StepRecord
 from nvexplore.explore.recorder import Recorder
-from nvexplore.notebook import assets, rerun
+from nvexplore.notebook import assets, fallback, rerun
 from nvexplore.notebook.answers import Answers, Decode, packed
 from nvexplore.notebook.feed import Feed
 from nvexplore.notebook.messages import Message
@@ -177,7 +177,11 @@ class Explorer(anywidget.AnyWidget):
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
         self.start()
-        return super()._repr_mimebundle_(**kwargs)
+        return self.completed(super()._repr_mimebundle_(**kwargs), "")
+
+    def completed(self, bundle: Any, view: str) -> Any:
+        """A widget's mimebundle with what is shown of ``view`` where there are no widgets (fallback.py)."""
+        return fallback.completed(bundle, view, self._feed, self._answers, self.cursor)
 
     # Messages.
 

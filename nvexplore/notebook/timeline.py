@@ -18,6 +18,9 @@ PREFILL, RECOMPUTE, DECODE, PREEMPTED = 1, 2, 3, 4
 """What an entry tells. RECOMPUTE is a prefill chunk with tokens that a preemption had thrown away."""
 ADMITTED, SAMPLES = 16, 32
 """Flags of an entry: the sequence left the waiting queue in this step; the step gave it a token."""
+PLANNED_AHEAD, GRAPH, EAGER = 1, 2, 4
+"""Flags of a step: planned while the one before ran; one CUDA graph; launched without one though graphs are in use."""
+NO_GRAPHS = (None, "cpu", "enforce_eager")
 LARGEST = 2**31 - 1
 
 
@@ -87,6 +90,7 @@ class Timeline:
             planned.num_waiting,
             min(LARGEST, (times.plan_ns + times.run_ns + times.commit_ns) // 1000),
             min(LARGEST, int(record.time * 1000)),
+            _flags(record),
         )
         seq_id, kind, start, count = preempted
         return Column(
@@ -125,3 +129,11 @@ class Timeline:
     def forget(self, seq_id: int) -> None:
         """The sequence has left the engine."""
         self._lost.pop(seq_id, None)
+
+
+def _flags(record: StepRecord) -> int:
+    planned = record.planned
+    flags = PLANNED_AHEAD if planned.is_ahead else 0
+    if planned.graph_size is not None:
+        return flags | GRAPH
+    return flags if planned.eager_reason in NO_GRAPHS else flags | EAGER

@@ -52,4 +52,4 @@ class View(anywidget.AnyWidget):
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
         self.explorer.start()
-        return super()._repr_mimebundle_(**kwargs)
+        return self.explorer.completed(super()._repr_mimebundle_(**kwargs), self.view)

@@ -42,15 +42,12 @@ ANSWERED = {
     "requests and their ends": expanded("N22 V07 V15 V23 V26 V37"),
     "text": expanded("V12 V14 V25"),
     "engines in one process": expanded("J09 J26-27"),
-    "notebook": expanded("J01-02 J05-06 J13 J16-17 J19-20 J22"),
+    "notebook": expanded("J01-02 J05-06 J08 J13 J15-17 J19-20 J22"),
 }
 
 # What waits for work that is still to be done, and the reason where it is not the title itself.
 LATER = {
-    "linked views": {
-        "J08": "what a view whose kernel is gone still shows",
-        "J15": "Colab, VS Code, no ipywidgets",
-    },
+    "front ends": {"J15": "Colab and VS Code themselves, and binary buffers that do not arrive"},
     "tensor parallelism": {
         "N07": "what a sequence takes along to a worker",
         "N15": "in processes: so far the shares of two ranks are loaded and compared in one",
@@ -63,7 +60,7 @@ LATER = {
     },
 }
 # Reports of which one half is a test and the other stands above.
-HALVES = expanded("N15 N30 V18")
+HALVES = expanded("N15 N30 V18 J15")
 
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

@@ -169,7 +169,7 @@ def test_j06_a_long_history_is_saved_as_its_end(comms: list[RecordedComm], steps
     state = ipywidgets.Widget.get_manager_state()["state"][explorer.model_id]
     assert len(json.dumps(state)) - len(json.dumps(explorer._esm)) < 200_000
     frame = explorer._take_frame()
-    assert frame["step"] == engine.next_step and len(frame["steps"]) // 4 // 11 <= 512
+    assert frame["step"] == engine.next_step and len(frame["steps"]) // 4 // 12 <= 512
 
 
 # ---------------------------------------------------------------------------------------------------------- J13

@@ -1,0 +1,95 @@
+// Above the rows of the schedule: how each step spent its token budget, who waited, how it ran, and its number.
+
+import { box, mix, stripes } from "./paint.js";
+import { marksOf, paintGraph, paintPlannedAhead } from "./schedule_paint.js";
+import { AXIS, BAR, HEADER, LABEL, LANE, MARKS, clipped, columnX, gapOf, inSight } from "./schedule_place.js";
+import { tickEvery } from "./schedule_words.js";
+import { EAGER, GRAPH, PLANNED_AHEAD } from "./wire.js";
+import { digits } from "./words.js";
+
+const TOP = 2,
+  LANE_Y = TOP + BAR + 3,
+  MARKS_Y = LANE_Y + LANE,
+  AXIS_Y = MARKS_Y + MARKS + AXIS / 2;
+
+/** Draw it for the columns in sight. */
+export function drawBudget(g, t, store, at) {
+  const [from, to] = inSight(at),
+    every = tickEvery(at.cw, String(at.first + at.steps).length),
+    marks = marksOf(store.columns),
+    most = store.columns.reduce((n, { waiting }) => Math.max(n, waiting), 0);
+  clipped(g, LABEL - 2, 0, at.width, at.height, () => {
+    for (let c = from; c < to; c++) {
+      const column = store.columns[c],
+        x = columnX(at, c),
+        inner = [x + gapOf(at) / 2, at.cw - gapOf(at)],
+        isShown = c === at.shown;
+      if (at.hover?.[1] === c) box(g, x, 0, at.cw, HEADER - 3, 0, mix(t.bg, t.fg, 0.05));
+      if (isShown && store.isPast) box(g, x, 0, at.cw, HEADER - 3, 0, mix(t.bg, t.accent, 0.16));
+      drawBar(g, t, store, column, ...inner);
+      drawLane(g, t, column, most, ...inner);
+      drawMarks(g, t, column.flags & marks, ...inner);
+      if (column.step % every || x + at.cw / 2 <= LABEL + 8) continue;
+      g.font = `${isShown ? 600 : 400} 10px ${t.font}`;
+      g.fillStyle = isShown ? t.fg : t.muted;
+      g.textAlign = "center";
+      g.fillText(String(column.step), x + at.cw / 2, AXIS_Y);
+    }
+  });
+  drawLabels(g, t, store, at, most);
+  box(g, 0, HEADER - 3, at.width, 1, 0, t.line);
+}
+
+/** From the bottom: decode, prefill, recompute; what is left was not used. */
+function drawBar(g, t, store, { decode, prefill, recompute }, x, width) {
+  const most = Math.max(1, store.maxNumBatchedTokens),
+    again = stripes(t, t.preempted, t.prefill, { step: 8, width: 3.2 });
+  box(g, x, TOP, width, BAR, 2, t.free);
+  let base = TOP + BAR;
+  for (const [tokens, fill] of [
+    [decode, t.decode],
+    [prefill, t.prefill],
+    [recompute, again],
+  ]) {
+    if (!tokens) continue;
+    const tall = Math.max(2, (tokens / most) * BAR),
+      top = Math.max(TOP, base - tall);
+    box(g, x, top, width, tall, 2, fill);
+    if (base < TOP + BAR && tall > 3) box(g, x, base - 1, width, 1, 0, t.bg);
+    base = top;
+  }
+}
+
+/** As high as many wait, with their number where there is room for it. */
+function drawLane(g, t, { waiting }, most, x, width) {
+  if (!waiting) return;
+  const tall = Math.max(3, (waiting / most) * LANE),
+    text = String(waiting);
+  box(g, x, LANE_Y + LANE - tall, width, tall, 1, mix(t.waiting, t.bg, 0.35));
+  g.font = `600 9px ${t.font}`;
+  if (g.measureText(text).width > width - 3) return;
+  g.fillStyle = t.fg;
+  g.textAlign = "center";
+  g.fillText(text, x + width / 2, LANE_Y + LANE / 2 + 0.5);
+}
+
+function drawMarks(g, t, flags, x, width) {
+  const isAhead = flags & PLANNED_AHEAD,
+    hasGraphs = flags & (GRAPH | EAGER),
+    part = isAhead && hasGraphs ? width / 2 : width;
+  if (isAhead) paintPlannedAhead(g, t, x, MARKS_Y, part, MARKS);
+  if (hasGraphs) paintGraph(g, t, Boolean(flags & GRAPH), x + width - part, MARKS_Y, part, MARKS);
+}
+
+function drawLabels(g, t, store, at, most) {
+  g.font = `10px ${t.font}`;
+  g.fillStyle = t.muted;
+  g.textAlign = "left";
+  g.fillText("token budget", 8, 8);
+  g.fillText("waiting", 8, LANE_Y + LANE / 2);
+  g.fillText("step", 8, AXIS_Y);
+  g.textAlign = "right";
+  if (store.maxNumBatchedTokens) g.fillText(digits(store.maxNumBatchedTokens), LABEL - 8, 8);
+  g.fillText("0", LABEL - 8, BAR - 2);
+  if (most) g.fillText(`most ${digits(most)}`, LABEL - 8, LANE_Y + LANE / 2);
+}
