@@ -46,6 +46,7 @@ def test_sources_are_joined_in_the_order_of_their_imports() -> None:
         ("export const a = 1, x = { a: 1, b: [2, 3] }, c = 2;", "class x {}"),
         ("async function x() {}", "export let x = 1;"),
         ("const a = f(b = 2, c), x = 1;", "const x = 2;"),
+        ("const a = [1, 2],\n  x = 1;", "const b = () => {\n    return 2;\n  },\n  x = 2;"),
     ],
 )
 def test_two_definitions_of_a_name_are_refused(first: str, second: str) -> None:
@@ -55,6 +56,7 @@ def test_two_definitions_of_a_name_are_refused(first: str, second: str) -> None:
 
 def test_a_name_inside_a_definition_is_nobodys() -> None:
     join(a="const a = { x: 1, y: f(x = 2) };\nfunction f() {\n  const y = 1;\n}", b="const x = 1, y = 2;")
+    join(a="const a = () => {\n  const x = 1,\n    y = 2;\n};", b="const x = 1,\n  y = 2;")
 
 
 @pytest.mark.parametrize(

@@ -75,14 +75,15 @@ def join_modules(sources: dict[str, str]) -> str:
 def top_level_names(text: str) -> list[str]:
     """Names that a source defines at the left margin, where all top-level definitions stand."""
     names = re.findall(r"^(?:async )?(?:function\*?|class) +(\w+)", text, re.MULTILINE)
-    for declared in re.findall(r"^(?:const|let|var) +(.+)", text, re.MULTILINE):
+    # A declaration goes on in the lines behind it that are indented.
+    for declared in re.findall(r"^(?:const|let|var) +(.+(?:\n[ \t]+.*)*)", text, re.MULTILINE):
         # `a = 1, b = 2`: a name stands at the start and after each comma at this level.
         depth = 0
         flat = ""
         for character in declared:
             depth += (character in "([{") - (character in ")]}")
             flat += character if depth == 0 else ""
-        names += re.findall(r"(?:^|,) *(\w+) *=(?!=)", flat)
+        names += re.findall(r"(?:^|,)\s*(\w+) *=(?!=)", flat)
     return names
 
 

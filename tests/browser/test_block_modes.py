@@ -13,6 +13,8 @@ from tests.browser.pages import BLOCKS, Blocks, pixel, told, wait_for
 from tests.fakes import toy_engine
 from tests.watch import greedy
 
+pytestmark = pytest.mark.browser
+
 MODE = f"{BLOCKS} select"
 
 
