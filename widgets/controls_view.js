@@ -30,6 +30,7 @@ export function mountControlsView(store, el) {
       button.addEventListener("click", () => {
         if (button.getAttribute("aria-disabled") === "true") return;
         if (name !== "step") asked = name;
+        answer(); // at once: the next frame may be long in coming
         store.host.command(name);
         drawn.ask();
       });
@@ -53,13 +54,21 @@ export function mountControlsView(store, el) {
   );
   el.append(root);
 
-  function draw() {
-    const t = theme(root),
-      isRunning = store.status === "running";
-    root.style.colorScheme = t.isDark ? "dark" : "light";
-    bar.hidden = !store.hasControls;
+  /** What the buttons and the line beside them say now. */
+  function answer() {
+    const isRunning = store.status === "running";
     const able = { run: !isRunning && !asked, pause: isRunning && asked !== "pause", step: !isRunning && !asked };
     for (const [name, button] of Object.entries(buttons)) button.setAttribute("aria-disabled", !able[name]);
+    const text = asked === "pause" && isRunning ? "pausing …" : plain(store.status);
+    if (status.textContent !== text) status.textContent = text;
+    status.dataset.running = isRunning;
+  }
+
+  function draw() {
+    const t = theme(root);
+    root.style.colorScheme = t.isDark ? "dark" : "light";
+    bar.hidden = !store.hasControls;
+    answer();
     cursor.update();
     stops.update();
     if (notice.textContent !== plain(store.notice)) notice.textContent = plain(store.notice);
@@ -88,9 +97,6 @@ export function mountControlsView(store, el) {
     }
     canvas.setAttribute("aria-label", `${held} of ${store.numBlocks} blocks in use, ${counts[CACHED]} cached`);
     used.replaceChildren(make("b", {}, digits(held)), ` of ${digits(store.numBlocks)} blocks in use`);
-    const text = asked === "pause" && isRunning ? "pausing …" : plain(store.status);
-    if (status.textContent !== text) status.textContent = text;
-    status.dataset.running = isRunning;
     Object.assign(root.dataset, { step: store.step, cursor: store.cursor });
   }
 
