@@ -115,6 +115,18 @@ export function say(line, parts, more = null) {
   if (said.innerHTML !== line.firstChild?.innerHTML) line.replaceChildren(said);
 }
 
+/** Where the keys lead in a grid: [rows, columns]. */
+export const GRID_MOVES = {
+  ArrowUp: [-1, 0],
+  ArrowDown: [1, 0],
+  ArrowLeft: [0, -1],
+  ArrowRight: [0, 1],
+  PageUp: [-10, 0],
+  PageDown: [10, 0],
+  Home: [0, -Infinity],
+  End: [0, Infinity],
+};
+
 /**
  * Make a canvas a grid for keyboard and screen reader. The cell that is pointed at exists as an element inside the
  * canvas, so that it is announced. cells(): [rows, columns]; words(row, column); move(row, column); pick(row, column);
@@ -127,16 +139,6 @@ export function keyboardGrid(canvas, label, { cells, words, move, pick, leave, h
   canvas.setAttribute("role", "grid");
   canvas.setAttribute("aria-label", label);
   canvas.setAttribute("aria-activedescendant", cell.id);
-  const STEPS = {
-    ArrowUp: [-1, 0],
-    ArrowDown: [1, 0],
-    ArrowLeft: [0, -1],
-    ArrowRight: [0, 1],
-    PageUp: [-10, 0],
-    PageDown: [10, 0],
-    Home: [0, -Infinity],
-    End: [0, Infinity],
-  };
   const update = () => {
     const [rows, columns] = cells(),
       [row, column] = here();
@@ -148,7 +150,7 @@ export function keyboardGrid(canvas, label, { cells, words, move, pick, leave, h
     if (cell.textContent !== text) cell.textContent = text;
   };
   canvas.addEventListener("keydown", (event) => {
-    const step = STEPS[event.key];
+    const step = GRID_MOVES[event.key];
     const [row, column] = here(),
       [rows, columns] = cells();
     if (event.ctrlKey || event.metaKey || event.altKey || !rows || !columns) return;

@@ -1,18 +1,7 @@
 // A table of numbers as a grid for keyboard and pointer: a cell says what it is, and picks what it stands for.
 
-import { make } from "./kit.js";
+import { GRID_MOVES, make } from "./kit.js";
 import { clamp } from "./words.js";
-
-export const SLOT_MOVES = {
-  ArrowUp: [-1, 0],
-  ArrowDown: [1, 0],
-  ArrowLeft: [0, -1],
-  ArrowRight: [0, 1],
-  PageUp: [-10, 0],
-  PageDown: [10, 0],
-  Home: [0, -Infinity],
-  End: [0, Infinity],
-};
 
 /** A cell of a grid. key: its place, the same in the next drawing; about: {value, says, pick}. */
 export function gridCell(key, about, className = "", content = String(about.value)) {
@@ -47,7 +36,7 @@ export function cellGrid(table, { told, pick, leave }) {
 
   table.addEventListener("keydown", (event) => {
     const cell = cellOf(event),
-      by = SLOT_MOVES[event.key];
+      by = GRID_MOVES[event.key];
     if (!cell || event.ctrlKey || event.metaKey || event.altKey) return;
     if (by) {
       const rows = lines(),
