@@ -120,7 +120,8 @@ class Backend(ABC):
     def attention(self, q: Tensor, layer: Attention, batch: ForwardBatch) -> Tensor:
         """Attend from q [T, num_heads, head_dim] to the paged cache -> [T, num_heads * head_dim].
 
-        All keys and values, those of this step too, are read from the cache through ``batch.block_tables``.
+        All keys and values, those of this step too, are in the cache, and are read through ``batch.block_tables``; what
+        is as it is there may be read elsewhere.
         A token at position p sees positions 0..p of its sequence and no slot beyond ``context_lens``,
         whatever that holds. Rows of padding give finite values that nobody uses.
         """

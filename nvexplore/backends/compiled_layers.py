@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from nvexplore.backends.attention import PagedAttention
 from nvexplore.backends.cuda import CudaBackend
+from nvexplore.backends.kernels.gumbel import ROUNDS
 from nvexplore.backends.kernels.store_kv import store_kv
 from nvexplore.layers.attention import Attention
 from nvexplore.layers.controls import apply_controls
@@ -147,14 +148,14 @@ def _rotated(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def _random_bits(keys: Tensor, ids: Tensor) -> Tensor:
-    """32 random bits for each key [R, 1] int64 and token id [vocab] int64 -> [R, vocab] int64, by Philox4x32-10.
+    """32 random bits for each key [R, 1] int64 and token id [vocab] int64 -> [R, vocab] int64, by Philox4x32.
 
     The product of two 32-bit numbers wraps around in int64 but keeps all its bits, so halves are cut out of it.
     """
     counter = ids // _PROGRAM * _QUARTER + ids % _QUARTER
     a, b, c, d = counter, torch.zeros_like(counter), torch.zeros_like(counter), torch.zeros_like(counter)
     low, high = keys & _LOW, (keys >> 32) & _LOW
-    for _ in range(10):
+    for _ in range(ROUNDS.value):
         first, second = a * _MULTIPLIERS[0], c * _MULTIPLIERS[1]
         a, c = ((second >> 32) & _LOW) ^ b ^ low, ((first >> 32) & _LOW) ^ d ^ high
         b, d = second & _LOW, first & _LOW

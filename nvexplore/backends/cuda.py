@@ -171,6 +171,7 @@ class CudaBackend(Backend):
 
     def qk_norm_rope_store(self, qkv: Tensor, layer: Attention, batch: ForwardBatch) -> Tensor:
         q_norm, k_norm = layer.q_norm, layer.k_norm
+        taken = self._attention.offer(qkv, layer.k_cache, batch.plan)
         return qk_norm_rope_store(
             qkv,
             layer.k_cache,
@@ -180,6 +181,7 @@ class CudaBackend(Backend):
             layer.rotary.cos_sin,
             None if q_norm is None else (q_norm.weight, q_norm.eps),
             None if k_norm is None else (k_norm.weight, k_norm.eps),
+            keeps_keys=taken,
         )
 
     def attention(self, q: Tensor, layer: Attention, batch: ForwardBatch) -> Tensor:

@@ -39,6 +39,7 @@ def step_shapes(rows: int, tile: int, size: int, width: int) -> Shapes:
         "cu_seqlens_q": ends,
         "cu_seqlens_k": ends,
         "context_lens": by_row,
+        "order": (0,),
         "logits_rows": by_row,
         "temperatures": by_row,
         "tiles": (2, size // tile + rows),

@@ -38,11 +38,11 @@ def full_size_inputs() -> list[AttentionInputs]:
     """256 sequences of 1,000 tokens on average, a few very long ones, prompts, and prompts with a cached prefix."""
     source = random.Random(0)
     lengths = [source.randint(100, 1900) for _ in range(256)]
-    decode, prefill = "decode_attention", "prefill_attention"
+    decode, prefill, fresh = "decode_attention", "prefill_attention", "fresh_attention"
     return [
         AttentionInputs(decode, "256 x 100-1,900", [(length - 1, 1) for length in lengths], (16, 64, 256)),
         AttentionInputs(decode, "4 x 32,768", [(32_767, 1)] * 4, (16, 256)),
-        AttentionInputs(prefill, "8 x 8,192", [(0, 8192)] * 8, (16, 256)),
+        AttentionInputs(fresh, "8 x 8,192", [(0, 8192)] * 8, (16, 256)),
         AttentionInputs(prefill, "8 x 1,024 after 7,168", [(7168, 1024)] * 8, (16, 256)),
     ]
 
@@ -82,7 +82,7 @@ def installed_makers(device: torch.device, dtype: torch.dtype, head_dim: int, bl
 def _own(device: torch.device) -> PagedAttention:
     from nvexplore.backends.attention.triton_paged import TritonPagedAttention
 
-    return TritonPagedAttention(torch.cuda.get_device_properties(device).multi_processor_count)
+    return TritonPagedAttention.on(device)
 
 
 def _flash_attn_2() -> PagedAttention:
@@ -119,12 +119,16 @@ def _attention(
     blocks = num_blocks(rows, block_size)
     k_cache, v_cache = randn(device, dtype, 2, blocks, block_size, kv_heads, head_dim)
     q = randn(device, dtype, host.num_tokens, heads, head_dim)
+    qkv = randn(device, dtype, host.num_tokens, (heads + 2 * kv_heads) * head_dim)
+
+    def attend() -> torch.Tensor:
+        attention.offer(qkv, k_cache, plan)
+        return attention.forward(q, k_cache, v_cache, head_dim**-0.5, plan)
+
     contexts = sum(computed + count for computed, count in rows)
     # Keys and values once, queries and results, then int32: a context's blocks, its length, the row's first token.
     values = 2 * contexts * kv_heads * head_dim + 2 * host.num_tokens * heads * head_dim
     num_bytes = values * dtype.itemsize + (blocks + 2 * len(rows)) * 4
     # Token i of a row sees computed + i + 1 keys: a multiply-add a value, for its score and for its result.
     seen = sum(count * computed + count * (count + 1) // 2 for computed, count in rows)
-    return Work(
-        lambda: attention.forward(q, k_cache, v_cache, head_dim**-0.5, plan), num_bytes, 4 * seen * heads * head_dim
-    )
+    return Work(attend, num_bytes, 4 * seen * heads * head_dim)

@@ -17,6 +17,7 @@ from torch import Tensor
 from nvexplore.engine.batch import ScheduledBatch
 from nvexplore.engine.sequence import Sequence
 from nvexplore.layers.controls import Controls
+from nvexplore.runner.forward_batch import longest_first
 from nvexplore.runner.launched import LaunchedBatch, decode_ids
 from nvexplore.runner.packing import decode_shapes, offsets, packed_size
 from nvexplore.runner.sample_keys import sample_keys, stream_of
@@ -83,7 +84,7 @@ class DecodeRows:
         packed = buffer(length)
         words = packed.numpy()
 
-        def put(name: str, values: object, rest: int = 0) -> None:
+        def put(name: str, values: object, rest: object = 0) -> None:
             part = words[at[name] :][:size]
             part[:count] = values
             part[count:] = rest
@@ -96,6 +97,7 @@ class DecodeRows:
         put("positions", starts)
         put("slot_mapping", blocks * self._block_size + starts % self._block_size, -1)
         put("context_lens", starts + 1)
+        put("order", longest_first(starts), self._counting[count:size])
         words[at["cu_seqlens_q"] :][: size + 1] = self._counting[: size + 1]
         words[at["logits_rows"] :][:size] = self._counting[:size]
         ends = words[at["cu_seqlens_k"] :][: size + 1]

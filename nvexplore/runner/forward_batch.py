@@ -35,6 +35,8 @@ class ForwardBatch:
     cu_seqlens_k:  [N + 1] the same over the rows' contexts.
     context_lens:  [N] tokens a row may look at: all up to its last one in this step, cached ones included,
                    but no later chunk of its prompt.
+    order:         [N] the rows by context, longest first: long work that starts late is waited for. Empty in a step
+                   with a row of several tokens.
     block_tables:  [N, widest] physical blocks that hold the context, padded with -1.
     table_width:   [1] widest, for a kernel that is not told the shape.
     logits_rows:   [R] the tokens whose logits are wanted: the last one of each row that samples.
@@ -55,6 +57,7 @@ class ForwardBatch:
     cu_seqlens_q: Tensor
     cu_seqlens_k: Tensor
     context_lens: Tensor
+    order: Tensor
     block_tables: Tensor
     table_width: Tensor
     logits_rows: Tensor
@@ -158,6 +161,7 @@ def build_forward_batch(
         "cu_seqlens_q": ends,
         "cu_seqlens_k": context_ends,
         "context_lens": contexts,
+        "order": longest_first(contexts) if len(counts) == ends[-1] else np.empty(0, np.int32),
         "logits_rows": ends[1:][sampled] - 1,
         "temperatures": np.array(temperatures + [0.0] * num_padding, np.float32),
         "tiles": np.empty((2, 0), np.int32),
@@ -182,6 +186,11 @@ def build_forward_batch(
         max_seqlen_k=int(contexts.max(initial=0)),
         controls=controls,
     )
+
+
+def longest_first(contexts: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+    """The rows' numbers by context; of equal ones the first comes first."""
+    return np.argsort(-contexts, kind="stable").astype(np.int32)
 
 
 def decode_batch_of(packed: Tensor, num_rows: int, block_tables: Tensor, block_size: int) -> ForwardBatch:

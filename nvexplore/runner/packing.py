@@ -19,6 +19,7 @@ FIELDS: Final[dict[str, torch.dtype]] = {
     "cu_seqlens_q": torch.int32,
     "cu_seqlens_k": torch.int32,
     "context_lens": torch.int32,
+    "order": torch.int32,
     "logits_rows": torch.int32,
     "temperatures": torch.float32,
     "tiles": torch.int32,

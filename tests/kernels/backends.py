@@ -25,14 +25,14 @@ PROCESSORS = 2  # so few that keys are split in small batches only
 
 
 def gpu_backend(place: Place) -> CudaBackend:
-    return CudaBackend(place.device, place.dtype, TritonPagedAttention(PROCESSORS))
+    return CudaBackend(place.device, place.dtype, TritonPagedAttention(PROCESSORS, has_tma=True))
 
 
 class Interpreted(CudaBackend):
     """The GPU's backend on the CPU, with memory that nobody measures."""
 
     def __init__(self, dtype: torch.dtype) -> None:
-        super().__init__(CPU, dtype, TritonPagedAttention(PROCESSORS))
+        super().__init__(CPU, dtype, TritonPagedAttention(PROCESSORS, has_tma=True))
 
     def available_memory(self, run_largest: Any) -> int:  # type: ignore[override]
         run_largest()

@@ -1,8 +1,14 @@
-"""Where a test of kernels runs: ``pytest`` interprets them on the CPU, ``pytest -m gpu`` compiles them for the GPU."""
+"""Where a test of kernels runs: ``pytest`` interprets them on the CPU, ``pytest -m gpu`` compiles them for the GPU.
+
+The interpreter is slow. Of a test with three parameters or more it gets as many cases as it takes for every value of
+one to meet every value of each other; the GPU gets all.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import combinations, groupby
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -36,13 +42,14 @@ def device(request: pytest.FixtureRequest) -> torch.device:
     return _device(request.param)
 
 
-def _places(*narrows: torch.dtype | None) -> list[Any]:
-    """Where and in which formats: (device's name, dtype, the pool's dtype or None)."""
+def _places(*narrows: torch.dtype | None, widest: int = 4) -> list[Any]:
+    """Where and in which formats of up to ``widest`` bytes: (device's name, dtype, the pool's dtype or None)."""
     sides = (("interpreted", _INTERPRETED, ()), ("cuda", _COMPILED, pytest.mark.gpu))
     return [
         pytest.param((name, dtype, narrow), id=f"{name}-{_name(dtype)}{'-fp8' if narrow else ''}", marks=marks)
         for name, dtypes, marks in sides
         for dtype in dtypes
+        if dtype.itemsize <= widest
         for narrow in narrows
     ]
 
@@ -53,6 +60,12 @@ def _place(request: pytest.FixtureRequest) -> Place:
     if narrow is not None and place.device.type == "cpu":
         use_exact_float8(request.getfixturevalue("monkeypatch"))
     return place
+
+
+@pytest.fixture(params=_places(None, widest=2))
+def half(request: pytest.FixtureRequest) -> Place:
+    """A device and a number format of 16 bits."""
+    return _place(request)
 
 
 @pytest.fixture(params=_places(None))
@@ -72,6 +85,34 @@ def kv_place(request: pytest.FixtureRequest) -> Place:
 def fp8_place(request: pytest.FixtureRequest) -> Place:
     """The same with keys and values of 8 bits."""
     return _place(request)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    here = [item for item in items if Path(__file__).parent in item.path.parents and not item.get_closest_marker("gpu")]
+    spared = {
+        item
+        for _, group in groupby(here, key=lambda item: item.nodeid.partition("[")[0])
+        for item in needless(list(group))
+    }
+    if spared:
+        config.hook.pytest_deselected(items=list(spared))
+        items[:] = [item for item in items if item not in spared]
+
+
+def needless(cases: list[Any]) -> list[Any]:
+    """Those of one test's cases all of whose pairs of values meet in the others too."""
+    pairs = {case: set(combinations(sorted(case.callspec.indices.items()), 2)) for case in cases if has_three(case)}
+    missing = set().union(*pairs.values())
+    left = list(pairs)
+    while missing:
+        best = max(left, key=lambda case: len(pairs[case] & missing))  # the first of several
+        left.remove(best)
+        missing -= pairs[best]
+    return left
+
+
+def has_three(case: Any) -> bool:
+    return hasattr(case, "callspec") and len(case.callspec.indices) > 2
 
 
 @pytest.fixture(autouse=True)

@@ -111,6 +111,6 @@ def test_a_row_of_nan_spoils_no_other(kv_place: Place) -> None:
 
 
 def test_splits_fill_the_processors_and_are_a_power_of_two() -> None:
-    assert [num_splits(rows, 8, 132) for rows in (1, 2, 4, 8, 16, 17, 33, 256)] == [16, 16, 16, 8, 4, 2, 1, 1]
+    assert [num_splits(rows, 8, 132) for rows in (1, 4, 8, 9, 98, 99, 197, 198, 256)] == [16, 16, 8, 4, 4, 2, 2, 1, 1]
     assert num_splits(1, 1, 10_000) == MAX_SPLITS
-    assert num_splits(1, 1, 1) == 2
+    assert num_splits(1, 1, 1) == 4

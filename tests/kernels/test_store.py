@@ -112,6 +112,23 @@ def test_norm_rotation_and_store(
         assert sorted(cache.isfinite().flatten(1).any(dim=1).nonzero().flatten().tolist()) == sorted(where)
 
 
+@pytest.mark.parametrize("has_norm", [True, False])
+def test_keys_are_kept_in_the_projection_as_they_are_in_the_pool(has_norm: bool, place: Place) -> None:
+    """Of the token whose slot is -1 too; queries and values stay as they were, and what lies between the rows."""
+    qkv = place.strided_rows(3, 6 * 32, gap=32)
+    kept, caches = qkv.clone(), pools(place, 2, 4, 1, 32)
+    cos_sin = RotaryTable(RopeConfig(theta=10000.0), 32, MAX_POSITIONS, torch.device("cpu")).cos_sin.to(place.device)
+    norm = (place.rand(32), 1e-6) if has_norm else None
+    where = place.ints([5, -1, 2]), place.ints([0, 7, 299])
+    qk_norm_rope_store(qkv, *caches, *where, cos_sin, norm, norm, keeps_keys=True)
+    same = [slice(0, 4 * 32), slice(5 * 32, None)]
+    assert all(torch.equal(qkv[:, part], kept[:, part]) for part in same)
+    keys = qkv[:, 4 * 32 : 5 * 32]
+    assert torch.equal(keys[[0, 2]], caches[0].view(8, 32)[[5, 2]])
+    assert not torch.equal(keys[1], kept[1, 4 * 32 : 5 * 32]) and keys.isfinite().all()
+    assert qkv.as_strided((2, 32), (7 * 32, 1), 6 * 32).isnan().all()
+
+
 def test_norm_rotation_and_store_of_no_tokens(place: Place) -> None:
     caches = pools(place, 1, 4, 2, 16)
     angles = torch.zeros(8, 16, device=place.device)

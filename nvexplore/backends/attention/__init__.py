@@ -49,7 +49,7 @@ def _make(chosen: str, device: torch.device, dtype: torch.dtype) -> PagedAttenti
     if chosen == "triton":
         from nvexplore.backends.attention.triton_paged import TritonPagedAttention
 
-        return TritonPagedAttention(torch.cuda.get_device_properties(device).multi_processor_count)
+        return TritonPagedAttention.on(device)
     if chosen == "flash_attn_2":
         from nvexplore.backends.attention.flash_attn import FlashAttention2
 

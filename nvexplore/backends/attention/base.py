@@ -22,6 +22,14 @@ class PagedAttention(Protocol):
         """
         ...
 
+    def offer(self, qkv: Tensor, k_cache: Tensor, plan: Any) -> bool:
+        """Offer a layer's packed projection, before its ``forward``, which may read new keys and values there.
+
+        qkv: [T, (num_heads + 2 * num_kv_heads) * head_dim]. True: taken, and ``forward`` must find the keys in it as
+        they are in the pool, normalised and rotated.
+        """
+        ...
+
     def forward(self, q: Tensor, k_cache: Tensor, v_cache: Tensor, scale: float, plan: Any) -> Tensor:
         """q [T, num_heads, head_dim], caches [num_blocks, block_size, num_kv_heads, head_dim] -> like q.
 

@@ -32,6 +32,9 @@ class AttentionByPhase:
         assert isinstance(self.prefill, TritonPagedAttention)
         return _Plan(self.prefill, self.prefill.plan_in_graph(batch, group))
 
+    def offer(self, qkv: Tensor, k_cache: Tensor, plan: _Plan) -> bool:
+        return plan.chosen.offer(qkv, k_cache, plan.plan)
+
     def forward(self, q: Tensor, k_cache: Tensor, v_cache: Tensor, scale: float, plan: _Plan) -> Tensor:
         return plan.chosen.forward(q, k_cache, v_cache, scale, plan.plan)
 

@@ -49,6 +49,9 @@ class FlashAttention2:
     def plan(self, host: ForwardBatch, batch: ForwardBatch | None = None) -> _Plan:
         return _plan(host, batch)
 
+    def offer(self, qkv: Tensor, k_cache: Tensor, plan: _Plan) -> bool:
+        return False
+
     def forward(self, q: Tensor, k_cache: Tensor, v_cache: Tensor, scale: float, plan: _Plan) -> Tensor:
         batch = plan.batch
         if plan.is_decode:
@@ -93,6 +96,9 @@ class FlashAttention4:
 
     def plan(self, host: ForwardBatch, batch: ForwardBatch | None = None) -> _Plan:
         return _plan(host, batch)
+
+    def offer(self, qkv: Tensor, k_cache: Tensor, plan: _Plan) -> bool:
+        return False
 
     def forward(self, q: Tensor, k_cache: Tensor, v_cache: Tensor, scale: float, plan: _Plan) -> Tensor:
         batch = plan.batch

@@ -67,6 +67,9 @@ class TorchPagedAttention:
         groups = [self._group(batch, rows, contexts) for rows in _similar_lengths(single, contexts)]
         return [*groups, *chunks]
 
+    def offer(self, qkv: Tensor, k_cache: Tensor, plan: list[_Group | _Chunk]) -> bool:
+        return False
+
     def forward(self, q: Tensor, k_cache: Tensor, v_cache: Tensor, scale: float, plan: list[_Group | _Chunk]) -> Tensor:
         if len(plan) == 1 and isinstance(plan[0], _Group) and plan[0].tokens is None:
             keys, values = self._gather(k_cache, 0, plan[0].slots), self._gather(v_cache, 1, plan[0].slots)

@@ -3,43 +3,77 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from itertools import pairwise
+from typing import Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from nvexplore.backends.kernels.decode_attention import decode_attention, num_splits
+from nvexplore.backends.kernels.fresh_attention import fresh_attention, fresh_tile_shape, takes
 from nvexplore.backends.kernels.prefill_attention import prefill_attention, tile_shape
 from nvexplore.runner.forward_batch import ForwardBatch
+
+
+class _Kind(Enum):
+    """Rows of several tokens that are attended for together."""
+
+    ALL = auto()
+    FRESH = auto()  # those that begin in this step
+    BEGUN = auto()  # those with keys in the pool from before
 
 
 @dataclass(slots=True)
 class _Plan:
     """batch: the step's, on the device.
 
-    counts:        [N] tokens of each row on the host, or None where each row has one and the rows are the batch.
+    counts, contexts: [N] tokens and context of each row on the host; counts is None where each row has one token and
+                   the rows are the batch.
     single, where: [n] int32 rows with one token among longer ones, and their tokens; None where there are none.
-    tiles:         (rows, first tokens) of the prefill kernel's tiles, by query heads a KV head.
+    tiles:         (rows, first tokens) of a prefill kernel's tiles, by kind of rows and query heads a KV head.
+    projection:    what the next ``forward`` finds new keys and values in, or None.
     """
 
     batch: ForwardBatch
     counts: list[int] | None = None
+    contexts: list[int] = field(default_factory=list)
     single: Tensor | None = None
     where: Tensor | None = None
-    tiles: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    tiles: dict[tuple[_Kind, int], tuple[Tensor, Tensor]] = field(default_factory=dict)
+    projection: Tensor | None = None
+
+    def tiles_of(self, kind: _Kind, group: int, tokens: int) -> tuple[Tensor, Tensor]:
+        """Tiles of ``tokens`` tokens that cover the rows of a kind; worked out for the first layer that asks."""
+        if (kind, group) not in self.tiles:
+            assert self.counts is not None
+            counts = [
+                count if kind is _Kind.ALL or (count == context) is (kind is _Kind.FRESH) else 0
+                for count, context in zip(self.counts, self.contexts, strict=True)
+            ]
+            self.tiles[kind, group] = _tiles(counts, tokens, self.batch.input_ids.device)
+        return self.tiles[kind, group]
 
 
 class TritonPagedAttention:
     """``PagedAttention`` in Triton, over a pool in the format of the queries or a narrower one.
 
     num_processors: of the device; decides how far keys are split.
+    has_tma: whether the device copies tensors by itself: then new prompts do without the pool.
     """
 
     name = "triton"
 
-    def __init__(self, num_processors: int) -> None:
+    def __init__(self, num_processors: int, *, has_tma: bool = False) -> None:
         self._num_processors = num_processors
+        self._has_tma = has_tma
+
+    @classmethod
+    def on(cls, device: torch.device) -> Self:
+        """For a GPU."""
+        processors = torch.cuda.get_device_properties(device).multi_processor_count
+        return cls(processors, has_tma=torch.cuda.get_device_capability(device) >= (9, 0))
 
     def plan(self, host: ForwardBatch, batch: ForwardBatch | None = None) -> _Plan:
         batch = host if batch is None else batch
@@ -47,26 +81,41 @@ class TritonPagedAttention:
             return _Plan(batch)
         starts = host.cu_seqlens_q.tolist()
         counts = [end - start for start, end in pairwise(starts)]
+        contexts = host.context_lens.tolist()
         single = [row for row, count in enumerate(counts) if count == 1]
         if not single:
-            return _Plan(batch, counts)
+            return _Plan(batch, counts, contexts)
         device = batch.input_ids.device
-        return _Plan(batch, counts, _upload(single, device), _upload([starts[row] for row in single], device))
+        return _Plan(batch, counts, contexts, _upload(single, device), _upload([starts[row] for row in single], device))
+
+    def offer(self, qkv: Tensor, k_cache: Tensor, plan: _Plan) -> bool:
+        if self._has_tma and qkv.dtype == k_cache.dtype and takes(qkv.dtype, k_cache.shape[3]):
+            pairs = zip(plan.counts or (), plan.contexts, strict=True)
+            if any(count == context > 1 for count, context in pairs):
+                plan.projection = qkv
+                return True
+        return False
 
     def forward(self, q: Tensor, k_cache: Tensor, v_cache: Tensor, scale: float, plan: _Plan) -> Tensor:
         batch, num_kv_heads = plan.batch, k_cache.shape[2]
         tables, contexts = batch.block_tables, batch.context_lens
         if plan.counts is None:
             splits = num_splits(batch.num_seqs, num_kv_heads, self._num_processors)
-            return decode_attention(q, k_cache, v_cache, tables, contexts, scale, splits=splits)
+            # Parts of rows are short enough in any order.
+            order = batch.order if splits == 1 else None
+            return decode_attention(
+                q, k_cache, v_cache, tables, contexts, scale, splits=splits, rows=order, tokens=order
+            )
         # In a graph some tokens are padding, which no tile writes: they must be numbers all the same.
         new = torch.empty if plan.counts else torch.zeros
         out = new(q.shape, dtype=q.dtype, device=q.device)
-        group = q.shape[1] // num_kv_heads
-        if group not in plan.tiles:
-            tokens = tile_shape(q.dtype.itemsize, q.shape[2]).tokens(group)
-            plan.tiles[group] = _tiles(plan.counts, tokens, batch.input_ids.device)
-        rows, firsts = plan.tiles[group]
+        group, kind = q.shape[1] // num_kv_heads, _Kind.ALL
+        projection, plan.projection = plan.projection, None
+        if projection is not None:
+            rows, firsts = plan.tiles_of(_Kind.FRESH, group, fresh_tile_shape().tokens(group))
+            fresh_attention(q, projection, batch.cu_seqlens_q, scale, tile_rows=rows, tile_firsts=firsts, out=out)
+            kind = _Kind.BEGUN
+        rows, firsts = plan.tiles_of(kind, group, self.tile_tokens(q.dtype, q.shape[2], group))
         prefill_attention(
             q, k_cache, v_cache, tables, contexts, batch.cu_seqlens_q, scale,
             tile_rows=rows, tile_firsts=firsts, out=out,
@@ -85,7 +134,7 @@ class TritonPagedAttention:
 
     def plan_in_graph(self, batch: ForwardBatch, group: int) -> _Plan:
         """The plan of a batch whose tensors are filled anew before each run, its ``tiles`` too."""
-        return _Plan(batch, [], tiles={group: (batch.tiles[0], batch.tiles[1])})
+        return _Plan(batch, [], tiles={(_Kind.ALL, group): (batch.tiles[0], batch.tiles[1])})
 
     def close(self) -> None:
         """There is nothing to free."""

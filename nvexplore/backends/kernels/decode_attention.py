@@ -77,10 +77,10 @@ def _decode_attention(
         # The pool may have fewer bits than the queries.
         k = tl.load(k_cache_ptr + key_at[:, None] + at[None, :], mask=is_value, other=0.0).to(q.dtype)
         v = tl.load(v_cache_ptr + key_at[:, None] + at[None, :], mask=is_value, other=0.0).to(q.dtype)
-        score = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale
+        score = tl.dot(q, tl.trans(k), input_precision=PRECISION)
         score = tl.where(is_key[None, :], score, -1e30)
-        new_peak = tl.maximum(peak, tl.max(score, axis=1))
-        weight = tl.exp2(score - new_peak[:, None])
+        new_peak = tl.maximum(peak, tl.max(score, axis=1) * scale)
+        weight = tl.exp2(score * scale - new_peak[:, None])
         fade = tl.exp2(peak - new_peak)
         acc = acc * fade[:, None] + tl.dot(weight.to(v.dtype), v, input_precision=PRECISION)
         total = total * fade + tl.sum(weight, axis=1)
@@ -129,9 +129,13 @@ def _combine(
 
 
 def num_splits(num_rows: int, num_kv_heads: int, num_processors: int) -> int:
-    """Programs among which each row's keys are split: a power of two that gives every processor two of them."""
+    """Programs among which each row's keys are split: a power of two.
+
+    Up to 4 as long as a processor gets fewer than 12: rows differ in length, and the longest should not be waited for.
+    More only to give every processor two: then parts are short, and putting them together takes its time.
+    """
     splits = 1
-    while num_rows * num_kv_heads * splits < 2 * num_processors and splits < MAX_SPLITS:
+    while splits < MAX_SPLITS and num_rows * num_kv_heads * splits < (12 if splits < 4 else 2) * num_processors:
         splits *= 2
     return splits
 
@@ -170,15 +174,16 @@ def decode_attention(
         parts = torch.empty(count * num_heads * splits, head_dim, dtype=torch.float32, device=q.device)
         peaks, sums = torch.empty(2, count * num_heads * splits, dtype=torch.float32, device=q.device)
     whole = rows is None or tokens is None
-    # As many as fit in a processor's shared memory three times over, keys and values.
-    keys = max(16, min(128 if splits == 1 else 64, 32_768 // (width * q.dtype.itemsize)))
+    # Measured: whole rows by small tiles far ahead, parts of rows by large ones, short parts by many programs at once.
+    most, stages = (64, 5) if splits == 1 else (128, 3) if splits <= 4 else (64, 3)
+    keys = max(16, min(most, 32_768 // (width * q.dtype.itemsize)))
     _decode_attention[(count, num_kv_heads, splits)](
         q, k_cache, v_cache, block_tables, context_lens,
         context_lens if rows is None else rows, context_lens if tokens is None else tokens, out, parts, peaks, sums,
         scale * _LOG2_E, block_tables.stride(0),
         NUM_KV_HEADS=num_kv_heads, GROUP=group, GROUP_WIDTH=power_of_2(group, 16), HEAD_DIM=head_dim, WIDTH=width,
         BLOCK_SIZE=block_size, KEYS=keys, SPLITS=splits, IS_WHOLE_BATCH=whole,
-        PRECISION="ieee", WIDENS=IS_INTERPRETED, num_warps=4, num_stages=3,
+        PRECISION="ieee", WIDENS=IS_INTERPRETED, num_warps=4, num_stages=stages,
     )  # fmt: skip
     if splits > 1:
         _combine[(count, num_heads)](

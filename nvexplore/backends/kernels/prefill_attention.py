@@ -74,11 +74,11 @@ def _attend(
         # The pool may have fewer bits than the queries.
         k = tl.load(k_cache_ptr + key_at[:, None] + at[None, :], mask=is_value, other=0.0).to(q.dtype)
         v = tl.load(v_cache_ptr + key_at[:, None] + at[None, :], mask=is_value, other=0.0).to(q.dtype)
-        score = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale
+        score = tl.dot(q, tl.trans(k), input_precision=PRECISION)
         if IS_EDGE:
             score = tl.where(key[None, :] <= position[:, None], score, -1e30)
-        new_peak = tl.maximum(peak, tl.max(score, axis=1))
-        weight = tl.exp2(score - new_peak[:, None])
+        new_peak = tl.maximum(peak, tl.max(score, axis=1) * scale)
+        weight = tl.exp2(score * scale - new_peak[:, None])
         fade = tl.exp2(peak - new_peak)
         acc = acc * fade[:, None] + tl.dot(weight.to(v.dtype), v, input_precision=PRECISION)
         total = total * fade + tl.sum(weight, axis=1)

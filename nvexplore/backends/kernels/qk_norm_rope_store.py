@@ -35,6 +35,7 @@ def _qk_norm_rope_store(
     WIDTH: tl.constexpr,
     HEADS: tl.constexpr,
     HAS_NORM: tl.constexpr,
+    KEEPS_KEYS: tl.constexpr,
 ) -> None:
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
@@ -66,6 +67,9 @@ def _qk_norm_rope_store(
     q_to = q_ptr + (token * NUM_HEADS + head[:, None]) * (2 * HALF) + at[None, :]
     tl.store(q_to, turned_first, mask=is_in & is_q[:, None])
     tl.store(q_to + HALF, turned_second, mask=is_in & is_q[:, None])
+    if KEEPS_KEYS:
+        tl.store(source, turned_first, mask=is_in & is_k[:, None])
+        tl.store(source + HALF, turned_second, mask=is_in & is_k[:, None])
     slot = tl.load(slots_ptr + token).to(tl.int64)
     if slot >= 0:  # -1 as an index would be the pool's last slot
         k_head = head - NUM_HEADS
@@ -87,13 +91,15 @@ def qk_norm_rope_store(
     cos_sin: Tensor,
     q_norm: tuple[Tensor, float] | None = None,
     k_norm: tuple[Tensor, float] | None = None,
+    *,
+    keeps_keys: bool = False,
 ) -> Tensor:
     """Return the queries [T, num_heads, head_dim]; keys and values go to ``slot_mapping`` [T], where -1 skips.
 
     qkv: [T, (num_heads + 2 * num_kv_heads) * head_dim]; k_cache, v_cache: [blocks, block_size, num_kv_heads,
     head_dim], contiguous, in a format that ``store_kv`` takes; cos_sin: [max_positions, head_dim] float32, cosines then
     sines; q_norm, k_norm: weight [head_dim] and eps, both or neither. Everything is computed in float32 and rounded
-    once, to the format of qkv, before it is stored.
+    once, to the format of qkv, before it is stored. keeps_keys: the keys in ``qkv`` itself are replaced by theirs, too.
     """
     check_pool(k_cache, v_cache)
     check_rows("qkv", qkv)
@@ -109,6 +115,6 @@ def qk_norm_rope_store(
             qkv, q, k_cache, v_cache, slot_mapping, positions, cos_sin, q_weight, k_weight,
             qkv.stride(0), q_eps, k_eps,
             NUM_HEADS=num_heads, NUM_KV_HEADS=num_kv_heads, HALF=half, WIDTH=power_of_2(half),
-            HEADS=heads, HAS_NORM=q_norm is not None, num_warps=2,
+            HEADS=heads, HAS_NORM=q_norm is not None, KEEPS_KEYS=keeps_keys, num_warps=2,
         )  # fmt: skip
     return q
