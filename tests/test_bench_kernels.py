@@ -73,7 +73,11 @@ def test_a_failure_is_told_and_only_ours_counts() -> None:
     assert ours.is_failure and not theirs.is_failure
     assert table_line(theirs, CEILINGS).split("  ")[-1].strip() == "failed: no such package"
     assert theirs.rate() is None and theirs.as_dict(CEILINGS)["share"] is None
+    def wordy() -> Work:
+        raise ValueError("the compiler raised:\n\n  OutOfMemory: 3 GiB\nand more")
+
     assert time_case(case_of(silent), FakeTimer()).error == "RuntimeError"
+    assert time_case(case_of(wordy), FakeTimer()).error == "the compiler raised: OutOfMemory: 3 GiB"
 
 
 def test_shares_are_of_the_ceiling_that_a_case_names() -> None:

@@ -26,7 +26,7 @@ OPERATIONS: Final = (
 _COPIES: Final = ("Memcpy", "Memset")
 KINDS: Final = {
     # What a name of a kernel or an operation has in it, the first that fits; longer parts of names come first.
-    "attention": ("attention", "_combine", "flash", "fmha"),
+    "attention": ("attention", "flash", "fmha"),
     "RoPE, KV store": ("qk_norm_rope", "norm_rope", "rope", "store_kv"),
     "norms": ("rms_norm", "rsqrt", "mean_pow"),
     "SiLU * mul": ("silu",),

@@ -102,8 +102,7 @@ def time_case(case: Case, timer: Timer = median_seconds) -> Result:
             works += [case.make() for _ in range(num_copies(works[0].num_bytes) - 1)]
             seconds = timer([work.call for work in works])
     except Exception as error:  # whatever a package or a device raises
-        reason = (str(error) or type(error).__name__).splitlines()[0]
-        return Result(*said, error=reason)
+        return Result(*said, error=_reason(error))
     return Result(*said, seconds, works[0].num_bytes, works[0].flops)
 
 
@@ -123,3 +122,9 @@ def table_line(result: Result, ceilings: Mapping[Ceiling, float]) -> str:
         f"{start}{result.seconds * 1e6:>9.2f} {result.num_bytes / 1e6:>9.2f} "
         f"{result.num_bytes / result.seconds / 1e12:>6.2f} {flops:>8} {share:>8.1%} {result.ceiling:>6}"
     )
+
+
+def _reason(error: Exception) -> str:
+    """What an error says in a line: its first one, and the next where that ends with a colon."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    return " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]

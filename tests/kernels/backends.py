@@ -86,7 +86,8 @@ def near(actual: Tensor, expected: Tensor, dtype: torch.dtype) -> None:
     """
     actual, expected = actual.cpu().float(), expected.float()
     if dtype is torch.float8_e4m3fn:
-        torch.testing.assert_close(actual, expected, rtol=1 / 8, atol=2**-9, equal_nan=True)
+        # Near 0 are differences of values around 1, each rounded to 16 bits before.
+        torch.testing.assert_close(actual, expected, rtol=1 / 8, atol=2**-8 + 2**-9, equal_nan=True)
         assert (actual != expected)[~expected.isnan()].float().mean() < 0.05
         return
     limit = {torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 4e-2}[dtype]

@@ -233,6 +233,7 @@ def test_bandwidth_counts_a_copy_twice() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch", "ignore:TensorFloat32 tensor cores")
 def test_cases_are_timed_on_a_gpu() -> None:
     device, dtype = torch.device("cuda", 0), torch.bfloat16
     attention = TritonPagedAttention(PROCESSORS)

@@ -48,10 +48,24 @@ def test_large_blocks_and_several_tiles_of_keys(kv_place: Place) -> None:
 
 @pytest.mark.parametrize("splits", [1, 2, 4, 8, MAX_SPLITS])
 def test_splits_change_nothing(splits: int, kv_place: Place) -> None:
-    """More splits than keys, more than tiles of keys, and as many as fit exactly; rows of padding too."""
-    contexts = [1, 0, 3, 64, 65] if splits > 2 else [0, 3, 65, 130]
+    """One program more or less than the keys are worth, an empty last part, rows of padding: none waits for others."""
+    least = 32 if kv_place.device.type == "cpu" else 256 if splits <= 4 else 128
+    contexts = [1, 0, least, least + 1, 3 * least + 5, 4 * least]
     case = paged_case(kv_place, [(context, 1) for context in contexts], heads=(3, 1), head_dim=80, block_size=4)
     case.check(decode(case, splits=splits))
+
+
+def test_programs_that_share_a_row_count_from_zero_again(kv_place: Place) -> None:
+    """One buffer for all launches, longer than it must be."""
+    least = 32 if kv_place.device.type == "cpu" else 256
+    case = paged_case(kv_place, [(5 * least, 1), (7, 1), (2 * least, 1)], heads=(4, 2), head_dim=16, block_size=16)
+    ended = kv_place.ints([0] * 9)
+    given = case.q, case.k_cache, case.v_cache, case.block_tables, case.context_lens, SCALE
+    first = decode_attention(*given, splits=4, ended=ended)
+    case.check(first)
+    for _ in range(20 if kv_place.device.type == "cuda" else 1):
+        assert not ended.any()
+        assert torch.equal(decode_attention(*given, splits=4, ended=ended), first)  # whoever came last
 
 
 @pytest.mark.parametrize("splits", [1, 4])

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nvexplore.backends.kernels.decode_attention import decode_attention, num_splits
+from nvexplore.backends.kernels.decode_attention import decode_attention, most_split, num_splits
 from nvexplore.backends.kernels.fresh_attention import fresh_attention, fresh_tile_shape, takes
 from nvexplore.backends.kernels.prefill_attention import prefill_attention, tile_shape
 from nvexplore.runner.forward_batch import ForwardBatch
@@ -68,6 +68,7 @@ class TritonPagedAttention:
     def __init__(self, num_processors: int, *, has_tma: bool = False) -> None:
         self._num_processors = num_processors
         self._has_tma = has_tma
+        self._ended: Tensor | None = None
 
     @classmethod
     def on(cls, device: torch.device) -> Self:
@@ -104,8 +105,9 @@ class TritonPagedAttention:
             # Parts of rows are short enough in any order.
             order = batch.order if splits == 1 else None
             return decode_attention(
-                q, k_cache, v_cache, tables, contexts, scale, splits=splits, rows=order, tokens=order
-            )
+                q, k_cache, v_cache, tables, contexts, scale,
+                splits=splits, rows=order, tokens=order, ended=self._counters(q.device),
+            )  # fmt: skip
         # In a graph some tokens are padding, which no tile writes: they must be numbers all the same.
         new = torch.empty if plan.counts else torch.zeros
         out = new(q.shape, dtype=q.dtype, device=q.device)
@@ -124,9 +126,15 @@ class TritonPagedAttention:
             splits = num_splits(plan.single.shape[0], num_kv_heads, self._num_processors)
             decode_attention(
                 q, k_cache, v_cache, tables, contexts, scale,
-                splits=splits, rows=plan.single, tokens=plan.where, out=out,
+                splits=splits, rows=plan.single, tokens=plan.where, out=out, ended=self._counters(q.device),
             )  # fmt: skip
         return out
+
+    def _counters(self, device: torch.device) -> Tensor:
+        """Where programs that share a row count themselves; for graphs it must stay where it is."""
+        if self._ended is None:
+            self._ended = torch.zeros(most_split(self._num_processors), dtype=torch.int32, device=device)
+        return self._ended
 
     def tile_tokens(self, dtype: torch.dtype, head_dim: int, group: int) -> int:
         """Tokens of a tile of the prefill kernel where ``group`` query heads share a KV head."""
@@ -137,7 +145,7 @@ class TritonPagedAttention:
         return _Plan(batch, [], tiles={(_Kind.ALL, group): (batch.tiles[0], batch.tiles[1])})
 
     def close(self) -> None:
-        """There is nothing to free."""
+        self._ended = None
 
 
 def _tiles(counts: list[int], tokens: int, device: torch.device) -> tuple[Tensor, Tensor]:

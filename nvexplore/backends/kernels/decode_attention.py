@@ -1,7 +1,7 @@
 """Attention of rows with one query token each over the paged pool.
 
 One program takes the query heads of one row that share a KV head, and a part of the row's keys. Where rows are few,
-their keys are split over several programs, whose results a second kernel combines.
+long ones are split over several programs, of which the last to end puts their results together.
 """
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 from nvexplore.backends.kernels.launch import IS_INTERPRETED, check_queries, power_of_2
 
 MAX_SPLITS = 16
+_MOST = 12  # programs a processor from which on no row is split
 _LOG2_E = 1.4426950408889634
 
 
@@ -28,6 +29,7 @@ def _decode_attention(
     part_ptr: tl.tensor,
     peak_ptr: tl.tensor,
     sum_ptr: tl.tensor,
+    ended_ptr: tl.tensor,
     scale: tl.tensor,
     table_stride: tl.tensor,
     NUM_KV_HEADS: tl.constexpr,
@@ -51,7 +53,13 @@ def _decode_attention(
         row = tl.load(rows_ptr + entry)
         token = tl.load(tokens_ptr + entry)
     context = tl.load(contexts_ptr + row)
-    share = tl.cdiv(tl.cdiv(context, SPLITS), KEYS) * KEYS
+    parts = 1
+    if SPLITS > 1:
+        # Two tiles of keys are not worth another program.
+        parts = tl.minimum(SPLITS, tl.maximum(tl.cdiv(context, 2 * KEYS), 1))
+        if split >= parts:
+            return
+    share = tl.cdiv(tl.cdiv(context, parts), KEYS) * KEYS
     first = split * share
     end = tl.minimum(first + share, context)
 
@@ -86,58 +94,53 @@ def _decode_attention(
         total = total * fade + tl.sum(weight, axis=1)
         peak = new_peak
 
-    is_head = member < GROUP
-    if SPLITS == 1:
+    ended = parts - 1  # programs of this row that have ended before
+    if parts > 1:
+        head_at = (entry.to(tl.int64) * (NUM_KV_HEADS * GROUP) + head) * SPLITS
+        is_head = member < GROUP
+        tl.store(part_ptr + (head_at + split)[:, None] * HEAD_DIM + at[None, :], acc, mask=is_query)
+        tl.store(peak_ptr + head_at + split, peak, mask=is_head)
+        tl.store(sum_ptr + head_at + split, total, mask=is_head)
+        tl.debug_barrier()  # what all threads have stored is there before one of them says so
+        ended = tl.atomic_add(ended_ptr + entry * NUM_KV_HEADS + kv_head, 1)
+        if ended == parts - 1:
+            tl.store(ended_ptr + entry * NUM_KV_HEADS + kv_head, 0)  # for the next launch
+            peak = tl.full([GROUP_WIDTH], -1e30, tl.float32)
+            total = tl.zeros([GROUP_WIDTH], tl.float32)
+            acc = tl.zeros([GROUP_WIDTH, WIDTH], tl.float32)
+            for each in range(parts):  # in the same order whoever is last
+                # Past the processor's own cache, which may hold what was there before another processor wrote.
+                part_peak = tl.load(peak_ptr + head_at + each, mask=is_head, other=-1e30, cache_modifier=".cg")
+                part_total = tl.load(sum_ptr + head_at + each, mask=is_head, other=0.0, cache_modifier=".cg")
+                part_at = (head_at + each)[:, None] * HEAD_DIM + at[None, :]
+                part = tl.load(part_ptr + part_at, mask=is_query, other=0.0, cache_modifier=".cg")
+                new_peak = tl.maximum(peak, part_peak)
+                fade = tl.exp2(peak - new_peak)
+                weight = tl.exp2(part_peak - new_peak)
+                acc = acc * fade[:, None] + part * weight[:, None]
+                total = total * fade + part_total * weight
+                peak = new_peak
+    if ended == parts - 1:
         # A row of padding has no keys: 0 / 1.
         result = acc / tl.where(total > 0, total, 1.0)[:, None]
         tl.store(out_ptr + q_at, result.to(out_ptr.dtype.element_ty), mask=is_query)
-    else:
-        part = (entry.to(tl.int64) * (NUM_KV_HEADS * GROUP) + head) * SPLITS + split
-        tl.store(part_ptr + part[:, None] * HEAD_DIM + at[None, :], acc, mask=is_query)
-        tl.store(peak_ptr + part, peak, mask=is_head)
-        tl.store(sum_ptr + part, total, mask=is_head)
-
-
-@triton.jit
-def _combine(
-    part_ptr: tl.tensor,
-    peak_ptr: tl.tensor,
-    sum_ptr: tl.tensor,
-    tokens_ptr: tl.tensor,
-    out_ptr: tl.tensor,
-    NUM_HEADS: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    WIDTH: tl.constexpr,
-    SPLITS: tl.constexpr,
-    IS_WHOLE_BATCH: tl.constexpr,
-) -> None:
-    entry = tl.program_id(0)
-    head = tl.program_id(1)
-    token = entry
-    if not IS_WHOLE_BATCH:
-        token = tl.load(tokens_ptr + entry)
-    split = tl.arange(0, SPLITS)
-    at = tl.arange(0, WIDTH)
-    part = (entry.to(tl.int64) * NUM_HEADS + head) * SPLITS + split
-    peak = tl.load(peak_ptr + part)
-    weight = tl.exp2(peak - tl.max(peak, axis=0))
-    total = tl.sum(weight * tl.load(sum_ptr + part), axis=0)
-    acc = tl.load(part_ptr + part[:, None] * HEAD_DIM + at[None, :], mask=(at < HEAD_DIM)[None, :], other=0.0)
-    result = tl.sum(weight[:, None] * acc, axis=0) / tl.where(total > 0, total, 1.0)
-    out_at = (token.to(tl.int64) * NUM_HEADS + head) * HEAD_DIM + at
-    tl.store(out_ptr + out_at, result.to(out_ptr.dtype.element_ty), mask=at < HEAD_DIM)
 
 
 def num_splits(num_rows: int, num_kv_heads: int, num_processors: int) -> int:
     """Programs among which each row's keys are split: a power of two.
 
-    Up to 4 as long as a processor gets fewer than 12: rows differ in length, and the longest should not be waited for.
+    Up to 4 where a processor would get fewer than 12: rows differ in length, and the longest should not be waited for.
     More only to give every processor two: then parts are short, and putting them together takes its time.
     """
     splits = 1
-    while splits < MAX_SPLITS and num_rows * num_kv_heads * splits < (12 if splits < 4 else 2) * num_processors:
+    while splits < MAX_SPLITS and num_rows * num_kv_heads * splits < (_MOST if splits < 4 else 2) * num_processors:
         splits *= 2
     return splits
+
+
+def most_split(num_processors: int) -> int:
+    """Rows times KV heads, at most, whose keys are split."""
+    return _MOST * num_processors
 
 
 def decode_attention(
@@ -152,6 +155,7 @@ def decode_attention(
     rows: Tensor | None = None,
     tokens: Tensor | None = None,
     out: Tensor | None = None,
+    ended: Tensor | None = None,
 ) -> Tensor:
     """q [T, num_heads, head_dim] -> like q. Row i's query is token i; a context of 0 gives zeros.
 
@@ -159,6 +163,7 @@ def decode_attention(
     one. block_tables [N, widest] int32, context_lens [N] int32. splits: a power of two, see ``num_splits``.
     rows, tokens: [n] int32, which rows to attend for and where their queries are; without them all rows.
     out: where to write; tokens that belong to no row keep what it holds.
+    ended: at least [n * num_kv_heads] int32, all 0 before and after, for splits > 1; not to be shared by two streams.
     """
     check_queries(q)
     num_heads, head_dim = q.shape[1:]
@@ -171,23 +176,20 @@ def decode_attention(
     width = power_of_2(head_dim, 16)
     parts = peaks = sums = out
     if splits > 1:
+        ended = torch.zeros(count * num_kv_heads, dtype=torch.int32, device=q.device) if ended is None else ended
         parts = torch.empty(count * num_heads * splits, head_dim, dtype=torch.float32, device=q.device)
         peaks, sums = torch.empty(2, count * num_heads * splits, dtype=torch.float32, device=q.device)
     whole = rows is None or tokens is None
     # Measured: whole rows by small tiles far ahead, parts of rows by large ones, short parts by many programs at once.
     most, stages = (64, 5) if splits == 1 else (128, 3) if splits <= 4 else (64, 3)
+    most = 16 if IS_INTERPRETED else most
     keys = max(16, min(most, 32_768 // (width * q.dtype.itemsize)))
     _decode_attention[(count, num_kv_heads, splits)](
         q, k_cache, v_cache, block_tables, context_lens,
         context_lens if rows is None else rows, context_lens if tokens is None else tokens, out, parts, peaks, sums,
-        scale * _LOG2_E, block_tables.stride(0),
+        context_lens if ended is None else ended, scale * _LOG2_E, block_tables.stride(0),
         NUM_KV_HEADS=num_kv_heads, GROUP=group, GROUP_WIDTH=power_of_2(group, 16), HEAD_DIM=head_dim, WIDTH=width,
         BLOCK_SIZE=block_size, KEYS=keys, SPLITS=splits, IS_WHOLE_BATCH=whole,
         PRECISION="ieee", WIDENS=IS_INTERPRETED, num_warps=4, num_stages=stages,
     )  # fmt: skip
-    if splits > 1:
-        _combine[(count, num_heads)](
-            parts, peaks, sums, context_lens if tokens is None else tokens, out,
-            NUM_HEADS=num_heads, HEAD_DIM=head_dim, WIDTH=width, SPLITS=splits, IS_WHOLE_BATCH=whole, num_warps=2,
-        )  # fmt: skip
     return out
