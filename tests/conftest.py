@@ -15,9 +15,13 @@ import tomllib
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from tests.notebook_fakes import Shell
 
 HERE = Path(__file__).parent
 RunPython = Callable[..., str]
@@ -143,3 +147,33 @@ def run_python(tmp_path: Path) -> RunPython:
         return done.stdout
 
     return run
+
+
+@pytest.fixture(scope="module")
+def one_shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+    """An IPython shell for all tests of a module; there can be one at a time."""
+    from tests.notebook_fakes import Shell
+
+    shell = Shell(str(tmp_path_factory.mktemp("ipython")))
+    yield shell
+    shell.close()
+
+
+@pytest.fixture
+def shell(one_shell: Shell, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shell]:
+    """It, with the magics of a session that has nothing loaded, and models that are none."""
+    from tests.notebook_fakes import FakeLLM
+
+    monkeypatch.setattr("nvexplore.llm.LLM", FakeLLM)
+    monkeypatch.setattr(FakeLLM, "made", [])
+    one_shell.run("%load_ext nvexplore")
+    yield one_shell
+    one_shell.run("%unload_ext nvexplore")
+    one_shell.ip.config.pop("NvExplore", None)  # %config writes there too
+
+
+@pytest.fixture
+def loaded(shell: Shell) -> Shell:
+    """The shell once something is loaded: ``llm``, and its ``session``."""
+    shell.run("loaded = %nvx_load -o llm", "session = loaded.session")
+    return shell

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
+from nvexplore.config import EngineConfig
 from nvexplore.engine.engine import Engine
 from nvexplore.engine.events import Planned, StepRecord
 from nvexplore.engine.limits import EngineLimits
@@ -20,6 +21,7 @@ from nvexplore.engine.sequence import Sequence
 from nvexplore.generation import advance
 from nvexplore.sampling_params import SamplingParams
 from tests.fakes import ToyRunner
+from tests.toy_device import ToyDevice
 
 TEMPLATE = "<user>{}<assistant>"
 
@@ -35,24 +37,22 @@ class FakeTokenizer:
 
 
 class FakeLLM:
-    """What the notebook side uses of ``nvexplore.LLM``. made: every instance, in order of birth."""
+    """What the notebook side uses of ``nvexplore.LLM``, with its options. made: every instance, in order of birth."""
 
     made: ClassVar[list[FakeLLM]] = []
 
     def __init__(self, model: str = "demo", **options: Any) -> None:
-        unknown = set(options) - {*EngineLimits.__dataclass_fields__, "num_kvcache_blocks", "dtype", "interrupt"}
-        if unknown:
-            raise TypeError(f"unknown option {', '.join(sorted(unknown))}")
+        interrupt = options.pop("interrupt", None)
+        self.config = EngineConfig.of(**options)
         if model == "nowhere":
             raise FileNotFoundError("no model at 'nowhere'\nlook elsewhere")
-        interrupt = options.pop("interrupt", None)
-        options.pop("dtype", None)
-        num_blocks = options.pop("num_kvcache_blocks", 64)
-        limits = EngineLimits(**{"num_blocks": num_blocks, "block_size": 4, "max_num_batched_tokens": 16, **options})
+        num_blocks = options.get("num_kvcache_blocks", 64)
+        asked = {name: value for name, value in options.items() if name in EngineLimits.__dataclass_fields__}
+        limits = EngineLimits(**{"num_blocks": num_blocks, "block_size": 4, "max_num_batched_tokens": 16, **asked})
         self.model, self.tokenizer = model, FakeTokenizer()
-        self._engine: Engine | None = Engine(
-            limits, ToyRunner(num_blocks, limits.block_size, interrupt), vocab_size=997
-        )
+        overlap = bool(self.config.overlap)
+        runner = (ToyDevice if overlap else ToyRunner)(num_blocks, limits.block_size, interrupt)
+        self._engine: Engine | None = Engine(limits, runner, vocab_size=997, overlap=overlap)
         self.others_alive = [llm.model for llm in self.made if not llm.is_closed]
         self.made.append(self)
 

@@ -47,6 +47,7 @@ def test_sources_are_joined_in_the_order_of_their_imports() -> None:
         ("async function x() {}", "export let x = 1;"),
         ("const a = f(b = 2, c), x = 1;", "const x = 2;"),
         ("const a = [1, 2],\n  x = 1;", "const b = () => {\n    return 2;\n  },\n  x = 2;"),
+        ("const a = 1, // one, of three\n  x = 2;", 'const b = "(//", x = 2;'),
     ],
 )
 def test_two_definitions_of_a_name_are_refused(first: str, second: str) -> None:

@@ -10,11 +10,13 @@ import pytest
 
 from nvexplore.engine.engine import Engine
 from nvexplore.explore import contents as contents_module
-from nvexplore.explore.contents import Contents, Node, contents_of
+from nvexplore.explore.contents import Contents, contents_of
 from nvexplore.explore.prefix_tree import PrefixTree, largest, prefix_tree
+from nvexplore.explore.prefixes import UNKNOWN, Node
 from nvexplore.explore.recorder import Recorder
 from tests.situations import Scene
 from tests.test_explain_parts import random_scene, some_request
+from tests.workloads import make_workload, run_workload
 
 
 def prefix(node: Node | None) -> list[int]:
@@ -37,6 +39,26 @@ def is_hit(engine: Engine, node: Node) -> bool:
             return False
         link = cache.link(block)
     return True
+
+
+def found(engine: Engine) -> set[int]:
+    """The registered blocks that lookups reach: from the root of every salt through all tokens that the cache holds."""
+    cache = engine.blocks.cache
+    known = [held for held in cache.content if held is not None]
+    reached: set[int] = set()
+    links = [cache.root(held.parent if isinstance(held.parent, str) else None) for held in known if held.depth == 0]
+    while links:
+        link = links.pop()
+        for held in known:
+            block = cache.find(link, list(held.token_ids))
+            if block is not None and block not in reached:
+                reached.add(block)
+                links.append(cache.link(block))
+    return reached
+
+
+def hittable(tree: PrefixTree) -> set[int]:
+    return {block for run in tree.runs if not run.is_cut for block in run.blocks}
 
 
 def tree_of(scene: Scene) -> PrefixTree:
@@ -73,7 +95,7 @@ def test_random_runs_hold_what_the_cache_holds(seed: int) -> None:
         for run in tree.runs:
             if run.parent >= 0:
                 before = tree.runs[run.parent]
-                assert run.first.node.parent is cached[before.blocks[-1]].node and not run.is_cut
+                assert run.first.node.parent is cached[before.blocks[-1]].node and run.is_cut == before.is_cut
         past[recorder.last_step] = held_by(engine)
     for step, held in past.items():
         cached = contents_of(recorder).cached(recorder.state_at(step))
@@ -84,6 +106,42 @@ def test_what_the_tree_shows_is_what_would_be_hit() -> None:
     scene = Scene("a=0:13/1 . b=0:8,50:55/1@x . c=0:6,70:75/1 . d=0:13,20:30/1 .", num_blocks=32)
     for run in tree_of(scene).runs:
         assert is_hit(scene.engine, run.first.node)
+
+
+def test_a_block_behind_an_entry_that_another_has_replaced_is_cut_off() -> None:
+    """b computes what a has cached, and goes on from a's entry. That is evicted, and d enters the same prefix anew: a
+    lookup that comes from d's entry does not find what b has entered after a's, though the tokens are the same."""
+    scene = Scene("a=0:6/9 . b=0:6/9 .", num_blocks=8, max_num_batched_tokens=64)
+    scene.play(".2 -a c=100:124/1 . d=~b/1 . .4")
+    b = scene.engine.live["b"]
+    entered = [scene.engine.blocks.cache.content[block] is not None for block in b.block_table]
+    assert entered == [True, False, True], "its second block is a's, its third stands behind"
+    tree = tree_of(scene)
+    assert found(scene.engine) == hittable(tree) and b.block_table[2] not in found(scene.engine)
+    cut = [run for run in tree.runs if run.is_cut]
+    assert [run.blocks for run in cut if run.first.seq_id == b.seq_id] == [b.block_table[2:3]]
+    assert prefix(cut[-1].first.node) == b.token_ids[:12]
+    assert scene.play("e=~b/1 .").recorder.records[-1].planned.admitted.num_cached_tokens == [8]
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("seed", range(0, 40, 4))
+def test_what_the_tree_calls_hittable_is_what_lookups_reach(seed: int, overlap: bool) -> None:
+    """In every state of random runs, four for each seed, where everything is asked twice: twins say the same."""
+    for number in range(seed, seed + 4):
+        work, recorder = make_workload(number, overlap=overlap), Recorder()
+        work.requests = [request for request in work.requests for _ in range(2)]
+        work.engine.subscribe(recorder)
+
+        def compare(engine: Engine, recorder: Recorder = recorder) -> None:
+            if recorder.last_step is None:
+                return
+            tree = prefix_tree(recorder.state, contents_of(recorder))
+            assert tree.num_unknown == 0
+            assert hittable(tree) == found(engine)
+            assert sum(len(run.blocks) for run in tree.runs) == len(engine.blocks.cache)
+
+        run_workload(work, compare)
 
 
 def test_chains_are_runs_and_branches_begin_new_ones() -> None:
@@ -136,7 +194,7 @@ def test_what_was_cached_before_it_was_recorded_is_counted_as_unknown() -> None:
     tree = tree_of(scene)
     assert (tree.num_cached, tree.num_unknown) == (4, 2)
     assert [prefix(run.first.node) for run in tree.runs] == [[20, 21, 22, 23]]
-    assert tree.runs[0].first.node.salt == contents_module.UNKNOWN
+    assert tree.runs[0].first.node.salt == UNKNOWN
     scene.play("c=20:29/1 .")
     assert len(tree_of(scene).runs) == 1, "who hits it goes on from it"
 

@@ -81,6 +81,25 @@ def test_what_others_send_counts_in_the_limit_too() -> None:
     assert watch.messages[-1]["step"] == engine.next_step
 
 
+def test_a_page_that_asks_leaves_no_second_with_more_than_thirty_messages() -> None:
+    """As widgets/questions.js paces it: five views ask at once, and the next time half a second after the answers."""
+    watch, engine = Watch(), toy_engine(400, 4)
+    engine.add_request([1, 2, 3], greedy(1500))
+    with engine.subscribe(watch.feed.push):
+        watch.feed.start()
+        for i in range(600):
+            if i % 52 == 1:
+                for _ in range(5):
+                    watch.feed.note_message()
+                    watch.times.append(watch.now)
+            engine.step()
+            if i % 3 == 0:
+                watch.feed.flush()
+            watch.wait(0.01)
+    assert watch.most_in_a_second() <= 30
+    assert len(watch.messages) >= 6 * 18, "twenty a second are left"
+
+
 def test_without_a_timer_a_flush_is_never_swallowed() -> None:
     watch, engine = Watch(has_timer=False), busy_engine()
     with engine.subscribe(watch.feed.push):
@@ -115,7 +134,7 @@ def test_a_frame_each_second_and_deltas_in_between() -> None:
             watch.wait(0.02)
     frames = [t for t, m in zip(watch.times, watch.messages, strict=True) if m["full"]]
     assert len(frames) == 3 and all(1.0 <= b - a < 1.1 for a, b in pairwise(frames))
-    assert sum(not m["full"] for m in watch.messages) > 60
+    assert sum(not m["full"] for m in watch.messages) > 50
 
 
 def test_a_large_frame_comes_less_often(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,24 +10,9 @@ from typing import Any
 import pytest
 from IPython.core.completer import provisionalcompleter
 
+from nvexplore.notebook.display import VIEWS
 from tests.comms import RecordedComm, recorded_comms
-from tests.notebook_fakes import FakeLLM, Shell
-
-
-@pytest.fixture(scope="module")
-def one_shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
-    shell = Shell(str(tmp_path_factory.mktemp("ipython")))
-    yield shell
-    shell.close()
-
-
-@pytest.fixture
-def loaded(one_shell: Shell, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shell]:
-    monkeypatch.setattr("nvexplore.llm.LLM", FakeLLM)
-    monkeypatch.setattr(FakeLLM, "made", [])
-    one_shell.run("%load_ext nvexplore", "session = %nvx_close", "%nvx_load")
-    yield one_shell
-    one_shell.run("%unload_ext nvexplore")
+from tests.notebook_fakes import Shell
 
 
 @pytest.fixture
@@ -47,7 +32,21 @@ def test_the_example_in_each_manual_works(loaded: Shell, comms: list[RecordedCom
         if name.startswith("nvx_")
     }
     assert all(examples.values()), examples
-    order = ("load", "add", "watch", "peek", "step", "run", "frame", "plot", "text", "pause", "abort", "close")
+    order = (
+        "load",
+        "add",
+        "watch",
+        "peek",
+        "step",
+        "run",
+        "frame",
+        "plot",
+        "glossary",
+        "text",
+        "pause",
+        "abort",
+        "close",
+    )
     assert sorted(examples) == sorted(f"nvx_{name}" for name in order)
 
     def in_a_loop(cell: str) -> Any:
@@ -100,6 +99,11 @@ COMPLETIONS = {
     "%nvx_abort story ta": ["tale"],
     "%nvx_load --policy ": ["prefill_first", "mixed"],
     "%nvx_load --dtype b": ["bfloat16"],
+    "%nvx_load --eviction ": ["lru", "lfu"],
+    "%nvx_load --kv-cache-dtype f": ["fp8"],
+    "%nvx_load --decode-backend t": ["torch", "triton"],
+    "%nvx_load --device cu": ["cuda"],
+    "%nvx_load --overlap --no-e": ["--no-enable-prefix-caching", "--no-enforce-eager"],
     "%nvx_load d": ["demo"],
     "%nvx_load --option enable_": ["enable_prefix_caching="],
     "%nvx_add --var my_": ["my_prompts"],
@@ -120,6 +124,13 @@ def test_tab_completes(loaded: Shell, line: str) -> None:
         assert found == COMPLETIONS[line]
     else:
         assert not set(found) & {"preempt", "num_running"}
+
+
+def test_the_manual_of_watch_tells_of_every_view_and_how_to_close_one(loaded: Shell) -> None:
+    loaded.run("%nvx_watch?")
+    told = dict(re.findall(r"^ *(\w+): +(\w.*)$", loaded.shown, re.MULTILINE))
+    assert list(told) == list(VIEWS)
+    assert "%nvx_close closes" in " ".join(loaded.shown.split())
 
 
 def test_a_prompt_is_not_completed(loaded: Shell) -> None:

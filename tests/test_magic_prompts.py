@@ -2,37 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from IPython.core.error import UsageError
 
 from nvexplore.notebook.requests import RequestTable
-from tests.notebook_fakes import FakeLLM, Shell
-
-
-@pytest.fixture(scope="module")
-def one_shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
-    shell = Shell(str(tmp_path_factory.mktemp("ipython")))
-    yield shell
-    shell.close()
-
-
-@pytest.fixture
-def shell(one_shell: Shell, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shell]:
-    monkeypatch.setattr("nvexplore.llm.LLM", FakeLLM)
-    monkeypatch.setattr(FakeLLM, "made", [])
-    one_shell.run("%load_ext nvexplore")
-    yield one_shell
-    one_shell.run("%unload_ext nvexplore")
-    one_shell.ip.config.pop("NvExplore", None)  # %config writes there too
-
-
-@pytest.fixture
-def loaded(shell: Shell) -> Shell:
-    shell.run("loaded = %nvx_load -o llm", "session = loaded.session")
-    return shell
-
+from tests.notebook_fakes import Shell
 
 VERBATIM = [
     "{12}",

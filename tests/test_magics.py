@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,29 +12,7 @@ from nvexplore.notebook.requests import Request, RequestTable
 from nvexplore.notebook.session import Session
 from nvexplore.notebook.tally import RunSummary
 from tests.fakes import unconstrained
-from tests.notebook_fakes import TEMPLATE, FakeLLM, Shell
-
-
-@pytest.fixture(scope="module")
-def one_shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
-    shell = Shell(str(tmp_path_factory.mktemp("ipython")))
-    yield shell
-    shell.close()
-
-
-@pytest.fixture
-def shell(one_shell: Shell, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shell]:
-    monkeypatch.setattr("nvexplore.llm.LLM", FakeLLM)
-    monkeypatch.setattr(FakeLLM, "made", [])
-    one_shell.run("%load_ext nvexplore")
-    yield one_shell
-    one_shell.run("%unload_ext nvexplore")
-
-
-@pytest.fixture
-def loaded(shell: Shell) -> Shell:
-    shell.run("loaded = %nvx_load -o llm", "session = loaded.session")
-    return shell
+from tests.notebook_fakes import TEMPLATE, Shell
 
 
 def test_options_of_add(loaded: Shell) -> None:
@@ -58,14 +35,6 @@ def test_options_of_add(loaded: Shell) -> None:
 
 
 BAD = {
-    "%nvx_load --block-size 0": "argument --block-size: '0' is not an integer of at least 1",
-    "%nvx_load --block-size": "argument --block-size: expected one argument",
-    "%nvx_load a b": "unrecognized arguments: b",
-    "%nvx_load --option foo": "argument --option: 'foo' is not of the form key=value",
-    "%nvx_load --option colour=red": "unknown option colour",
-    "%nvx_load --policy fair": "policy='fair': must be one of 'prefill_first', 'mixed'",
-    "%nvx_load nowhere": "no model at 'nowhere' look elsewhere",
-    "%nvx_load -o 1x": "argument -o/--out: '1x' is not the name of a variable",
     "%nvx_add": "there is no prompt: %nvx_add Once upon a time",
     "%nvx_add --id x": "there is no prompt",
     "%nvx_add --max-tokens": "argument --max-tokens: expected one argument",
@@ -119,21 +88,6 @@ def test_what_is_wrong_is_said_in_one_line(loaded: Shell, cell: str) -> None:
 def test_without_a_model_one_line_says_how_to_get_one(shell: Shell, cell: str) -> None:
     with pytest.raises(UsageError, match="no model is loaded: use %nvx_load"):
         shell.run(cell)
-
-
-def test_load_passes_options_and_closes_the_model_before(shell: Shell) -> None:
-    summary = shell.run("%nvx_load first --num-kvcache-blocks 8 --block-size 2 --option max_num_seqs=3 -o one")
-    limits = shell["one"].engine.limits
-    assert (limits.num_blocks, limits.block_size, limits.max_num_seqs) == (8, 2, 3)
-    assert repr(summary) == ("first: 8 KV blocks of 2 tokens\n  a step: at most 16 tokens of at most 3 sequences")
-    again = shell.run("%nvx_load 'the second' --policy mixed --option enable_prefix_caching=False")
-    assert "the model loaded before (first) was closed" in repr(again)
-    assert shell["one"].is_closed
-    assert [llm.others_alive for llm in FakeLLM.made] == [[], []]  # closed first: there may be memory for one only
-    assert FakeLLM.made[-1].model == "the second"
-    assert FakeLLM.made[-1].engine.limits.enable_prefix_caching is False
-    assert FakeLLM.made[-1].engine.policy.name == "mixed"
-    assert again.session.llm is FakeLLM.made[-1]
 
 
 def test_peek_step_and_run_tell_what_happens(loaded: Shell) -> None:
@@ -243,8 +197,8 @@ def test_frames_and_plots(loaded: Shell) -> None:
 def test_every_magic_has_a_manual_and_a_twin(loaded: Shell) -> None:
     names = sorted(n for n in loaded.ip.magics_manager.magics["line"] if n.startswith("nvx_"))
     assert names == [
-        *("nvx_abort", "nvx_add", "nvx_close", "nvx_frame", "nvx_load", "nvx_pause", "nvx_peek", "nvx_plot"),
-        *("nvx_run", "nvx_step", "nvx_text", "nvx_watch"),
+        *("nvx_abort", "nvx_add", "nvx_close", "nvx_frame", "nvx_glossary", "nvx_load", "nvx_pause", "nvx_peek"),
+        *("nvx_plot", "nvx_run", "nvx_step", "nvx_text", "nvx_watch"),
     ]
     assert [n for n in loaded.ip.magics_manager.magics["cell"] if n.startswith("nvx_")] == ["nvx_add"]
     for name in names:

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import nbformat
 import pytest
 from jupyter_client.manager import start_new_async_kernel
-from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
 from nvexplore.bench.hot_path import VARIANTS, Requests, measure
 from nvexplore.bench.hot_path_results import RECORDING
 from nvexplore.demo import demo_model_path
 from nvexplore.toy import make_toy
+from tests.notebook_runs import CHECKOUT, Read, check_end, execute, has_figure, shown, side_by_side
 
-CHECKOUT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((CHECKOUT / "notebooks").glob("*.ipynb"))
+# Those that show the same wherever they run, by the test that reads each. The longest first.
+BY_TEST = {
+    "test_scheduling_policies": "02_scheduling_policies",
+    "test_first_steps": "01_first_steps",
+    "test_look_inside": "05_look_inside",
+    "test_prefix_cache": "03_prefix_cache",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -30,32 +37,14 @@ def own_ipython(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")  # on a busy machine spinning makes torch ten times slower
 
 
-def execute(notebook: nbformat.NotebookNode, folder: Path) -> None:
-    resources = {"metadata": {"path": str(folder)}}
-    NotebookClient(notebook, timeout=300, kernel_name="python3", resources=resources).execute()
-
-
-def shown(notebook: nbformat.NotebookNode, cell_id: str) -> str:
-    """What a cell shows, as plain text."""
-    cell = next(cell for cell in notebook.cells if cell.id == cell_id)
-    return "\n".join(out.get("text") or out["data"]["text/plain"] for out in cell.outputs)
-
-
-def has_figure(notebook: nbformat.NotebookNode, cell_id: str) -> bool:
-    """Whether a cell shows a plot."""
-    cell = next(cell for cell in notebook.cells if cell.id == cell_id)
-    return any("image/png" in out.get("data", {}) for out in cell.outputs)
-
-
-def read_aloud(name: str, folder: Path) -> nbformat.NotebookNode:
-    """A notebook of ours, executed. That it says nothing on stderr, and ends closed, holds for all of them."""
+@pytest.fixture(scope="module")
+def executed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Read]:
+    """Gives a notebook of ``BY_TEST``, executed; those whose tests run are begun together."""
+    asked_for = {item.name for item in request.session.items}
     demo_model_path(quiet=True)
-    notebook = nbformat.read(CHECKOUT / "notebooks" / f"{name}.ipynb", as_version=4)
-    execute(notebook, folder)
-    assert shown(notebook, "close") == "Session(no model is loaded)"
-    streams = [out for cell in notebook.cells for out in cell.get("outputs", []) if out.output_type == "stream"]
-    assert [out.text for out in streams if out.name == "stderr"] == []
-    return notebook
+    names = [name for test, name in BY_TEST.items() if test in asked_for]
+    with side_by_side(names, tmp_path_factory.mktemp("notebooks")) as read:
+        yield read
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -68,10 +57,9 @@ def test_no_outputs_are_committed(path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_first_steps(tmp_path: Path) -> None:
-    demo_model_path(quiet=True)
-    notebook = nbformat.read(CHECKOUT / "notebooks" / "01_first_steps.ipynb", as_version=4)
-    execute(notebook, tmp_path)
+def test_first_steps(executed: Read) -> None:
+    notebook = executed("01_first_steps")
+    check_end(notebook)
     assert "64 tokens" in shown(notebook, "step-0")
     assert "(0 to 95 cached)" in shown(notebook, "step-2")
     assert "3 decode rows" in shown(notebook, "step-3")
@@ -82,7 +70,6 @@ def test_first_steps(tmp_path: Path) -> None:
     assert re.search(r"preempted: q-\d+ loses \d+ computed tokens, since q-\d+ needs a block", preempted)
     assert re.search(r"waiting: q-\d+, since it needs \d+ blocks and \d+ can be had", shown(notebook, "peek-preempted"))
     assert "all requests are finished" in shown(notebook, "finish")
-    assert shown(notebook, "close") == "Session(no model is loaded)"
     for name in ("memory", "schedule", "throughput"):
         cell = next(cell for cell in notebook.cells if cell.id == f"plot-{name}")
         assert "image/png" in cell.outputs[0]["data"]
@@ -93,9 +80,10 @@ def test_first_steps(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_scheduling_policies(tmp_path: Path) -> None:
+def test_scheduling_policies(executed: Read) -> None:
     """What the text claims in numbers is asserted in the cells; here is what it says can be seen."""
-    notebook = read_aloud("02_scheduling_policies", tmp_path)
+    notebook = executed("02_scheduling_policies")
+    check_end(notebook)
     for cell_id in ("rush-prefill-first", "rush-mixed", "chunked", "whole", "crowd", "priority-run", "duel"):
         assert has_figure(notebook, cell_id)
     assert re.search(r"longest silence, in steps +16 +0\n", shown(notebook, "rush-compared"))
@@ -110,8 +98,9 @@ def test_scheduling_policies(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_prefix_cache(tmp_path: Path) -> None:
-    notebook = read_aloud("03_prefix_cache", tmp_path)
+def test_prefix_cache(executed: Read) -> None:
+    notebook = executed("03_prefix_cache")
+    check_end(notebook)
     names = re.findall(r"[0-9a-f]{16}", shown(notebook, "by-hand"))
     assert len(names) == 3 and names == re.findall(r"[0-9a-f]{16}", shown(notebook, "engine"))
     assert "16 to 22 (0 to 15 cached)" in shown(notebook, "hit-peek") and "2 hit in" in shown(notebook, "hit-peek")
@@ -141,7 +130,10 @@ def test_hot_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = Requests(num=3, prompt_len=5, first_end=5, every=2)
     recording = measure(make_toy(tmp_path / "toy"), ways, asked, passes=1, device="cpu")
     (tmp_path / RECORDING).write_bytes(recording.to_json())
-    notebook = read_aloud("04_hot_path", tmp_path)
+    demo_model_path(quiet=True)
+    notebook = nbformat.read(CHECKOUT / "notebooks" / "04_hot_path.ipynb", as_version=4)
+    execute(notebook, tmp_path)
+    check_end(notebook)
     whose = shown(notebook, "whose").splitlines()
     assert whose[0].endswith("(recorded)") and "toy in float32" in whose[0]
     assert whose[1].startswith("here: CPU") and "demo in float32" in whose[1]
@@ -155,6 +147,27 @@ def test_hot_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert ran == kept + 1
     assert "compiled for a GPU only" in shown(notebook, "left-out")
     assert "num_kvcache_blocks=96" in shown(notebook, "memory-here")
+
+
+@pytest.mark.slow
+def test_look_inside(executed: Read) -> None:
+    """Each view's answer is asserted in the cell below it; here is that all views are shown, and what is printed."""
+    notebook = executed("05_look_inside")
+    check_end(notebook)
+    for cell_id in ("schedule", "blocks", "slots", "prefix", "why", "memory", "throughput", "own"):
+        assert "View of Explorer(" in shown(notebook, cell_id)
+    assert "chunked prefill: A prompt that is longer" in shown(notebook, "glossary")
+    assert shown(notebook, "slots-check") == "block_table[73 // 8] * 8 + 73 % 8 = 11 * 8 + 1 = 89\n"
+    assert "begins like block 2, which differs from position 18" in shown(notebook, "prefix-check")
+    waits = (
+        "E waits for 2 free blocks: needs 23, 21 are free; D holds 7 blocks alone and ends in 3 tokens at the latest"
+    )
+    assert shown(notebook, "why-check") == f"{waits}\n"
+    assert "E was preempted for A, which needed a block" in shown(notebook, "preempt-check")
+    assert "B said nothing in steps 8 to 11" in shown(notebook, "throughput-check")
+    assert shown(notebook, "lost") == "187 tokens were lost, 144 found again, 43 computed again\n"
+    assert shown(notebook, "time-check") == "step 21: 0 blocks free; step 22: 23\n"
+    assert "stopped at step 48: request F took 72 tokens" in shown(notebook, "stop")
 
 
 def test_a_one_line_error_stops_run_all(tmp_path: Path) -> None:

@@ -13,9 +13,12 @@ from nvexplore.engine.events import Admitted, Snapshot, StepRecord
 from nvexplore.explore.frames import COLUMNS, steps
 from nvexplore.explore.step_numbers import NUMBERS
 from nvexplore.explore.until import EVENTS, NAMES, Until, UntilError
+from nvexplore.notebook.stops import Stops
 from nvexplore.sampling_params import SamplingParams
 from tests import hand_made
 from tests.fakes import toy_engine
+from tests.prove import combine
+from tests.prove.until import WHATS, run_overlapped
 
 RECORDS = hand_made.records()
 
@@ -223,3 +226,17 @@ def test_numbers_are_those_of_the_frame_of_steps() -> None:
     assert set(COLUMNS["steps"]) - set(NUMBERS) == {
         *("num_recompute_tokens", "num_used_blocks", "num_shared_blocks", "num_cached_blocks"),
     }
+
+
+def test_overlapped_runs_stop_while_a_step_is_in_the_air() -> None:
+    """A slice of the proof "until"; it scans the records of each run when it is over."""
+    found = combine(run_overlapped(what, number) for what in WHATS for number in (1, 2))
+    assert min(found[way] for way in ("paused", "taken_over", "turned_picky", "ticked_meanwhile")) > 2
+    assert found["asked_in_the_air"] > 5 and found["steps_ahead"] > 20 and found["stops"] > 20
+
+
+def test_a_run_that_looks_too_late_would_be_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps that begin before the one before them was looked at."""
+    monkeypatch.setattr(Stops, "is_set", lambda stops: False)
+    with pytest.raises(AssertionError, match=r"steps were made after the stop|step \d+: .* at \d+$"):
+        combine(run_overlapped("finish", number) for number in range(4))

@@ -46,31 +46,32 @@ export function drawBlockCells(g, t, at, store, { mode, classes, lit, dims, note
     const [x, y] = blockPlace(at, block),
       [w, h] = [at.w - gap, at.h - gap],
       state = blockState(store.words[block]),
-      isLit = lit.has(block);
+      isLit = lit.has(block),
+      isFaint = dims && !isLit;
     if (!looks.has(classes[block])) looks.set(classes[block], classLook(t, mode, classes[block]));
     const look = looks.get(classes[block]),
       fill = drawnFill(mode, state, fills[block] / store.blockSize);
-    g.globalAlpha = dims && !isLit ? 0.28 : 1;
+    g.globalAlpha = isFaint ? 0.28 : 1;
     paintBlock(g, t, x + gap / 2, y + gap / 2, w, h, { look, fill, isWritten: written.has(block) });
+    g.globalAlpha = 1; // numbers stay readable
     if (isNamed) {
       const isPlain = mode === "state" && state === FREE,
         size = at.w >= 40 ? 11 : 10,
         onState = mode === "state" && state >= USED ? t.over : inkOn(look.color);
       g.font = `${state >= USED ? 600 : 400} ${size}px ${t.font}`;
       g.textAlign = "left";
-      g.fillStyle = isPlain ? t.muted : look.back && fill * w <= 22 ? t.fg : onState;
+      g.fillStyle = isPlain || isFaint ? t.muted : look.back && fill * w <= 22 ? t.fg : onState;
       g.fillText(String(block), x + gap / 2 + 5, y + at.h / 2 + 0.5);
       const note = at.w >= 44 && !(isLit && dims) ? notes(block, state) : "";
       if (note) {
         g.font = mode === "age" ? `400 9px ${t.font}` : g.font;
         g.textAlign = "right";
-        g.fillStyle = look.back && fill <= 0.9 ? t.fg : onState;
+        g.fillStyle = isFaint ? t.muted : look.back && fill <= 0.9 ? t.fg : onState;
         g.fillText(note, x + at.w - gap / 2 - 6, y + at.h / 2 + 0.5);
       }
     }
     if (isLit && lit.get(block) >= 0) blockBadge(g, t, at, lit.get(block), x + at.w - gap / 2, y + at.h - gap / 2);
   }
-  g.globalAlpha = 1;
   for (const [block, index] of lit) if (index >= 0) blockRing(g, at, block, t.accent, 2);
 }
 

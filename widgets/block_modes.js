@@ -44,25 +44,24 @@ export function ageWords(ages, block, numSteps) {
 
 /** The class of each block, as a byte. State: its state. The others: see `classWords`. */
 export function blockClasses(store, mode, ages = null) {
-  const { words } = store,
-    n = store.numBlocks,
-    found = new Uint8Array(n);
-  if (mode === "refs") {
-    const table = new Uint8Array(65_536);
-    for (let ref = 1; ref < 32_768; ref++) table.fill(classOf(ref, REF_STEPS) + 1, 2 * ref, 2 * ref + 2);
-    table[1] = 1; // nobody holds it, but it is cached
-    for (let block = 0; block < n; block++) found[block] = table[words[block]];
-  } else if (mode === "age") {
-    const table = new Uint8Array(65_536);
-    for (let age = 0; age < UNKNOWN_AGE; age++) table[age] = classOf(age, AGE_STEPS) + 1;
-    if (ages) for (let block = 0; block < n; block++) found[block] = table[ages[block]];
-  } else if (mode === "hash") {
-    for (let block = 0; block < n; block++) found[block] = words[block] < 2 ? 3 * words[block] : 1 + (words[block] & 1);
-  } else {
-    for (let block = 0; block < n; block++) found[block] = blockState(words[block]);
-    if (mode === "owner") addOwners(store, found);
-  }
+  const found = new Uint8Array(store.numBlocks),
+    table = tableOf(mode),
+    values = mode === "age" ? ages : store.words;
+  if (values) for (let block = 0; block < found.length; block++) found[block] = table[values[block]];
+  if (mode === "owner") addOwners(store, found);
   return found;
+}
+
+const CLASS_OF = {
+  age: (age) => (age === UNKNOWN_AGE ? 0 : classOf(age, AGE_STEPS) + 1),
+  refs: (word) => (word < 2 ? word : classOf(word >> 1, REF_STEPS) + 1), // 1: nobody holds it, but it is cached
+  hash: (word) => (word < 2 ? 3 * word : 1 + (word & 1)),
+};
+const classTables = {};
+
+/** The class of each value that a block can have; made once, since a pool may have a million of them. */
+function tableOf(mode) {
+  return (classTables[mode] ??= Uint8Array.from({ length: 65_536 }, (_, value) => (CLASS_OF[mode] ?? blockState)(value)));
 }
 
 /** Where one sequence holds a block, its look; where several do, the class for that. */
@@ -112,16 +111,15 @@ export function classWords(mode, owners = []) {
 
 /** Counts of a pool: [free, cached, used, shared], and the longest run of neighbours that nobody holds. */
 export function poolNumbers(words) {
-  let [cached, used, shared, run, longest] = [0, 0, 0, 0, 0];
-  for (let block = 0; block < words.length; block++) {
-    const word = words[block];
-    if (word > 1) {
-      if (word < 4) used++;
+  const n = words.length;
+  let [cached, used, shared, longest] = [0, 0, 0, 0];
+  for (let block = 0; block < n; ) {
+    const start = block;
+    for (; block < n && words[block] < 2; block++) cached += words[block];
+    if (block - start > longest) longest = block - start;
+    for (; block < n && words[block] > 1; block++) {
+      if (words[block] < 4) used++;
       else shared++;
-      run = 0;
-    } else {
-      cached += word;
-      if (++run > longest) longest = run;
     }
   }
   const held = used + shared,

@@ -164,13 +164,21 @@ export function mountBlockView(store, el) {
   const point = (block) => {
     if (block === hover) return;
     hover = block;
-    if (block >= 0) cursor = block;
     drawn.ask();
+  };
+  /** Bring the keyboard to a block. What only passes below the pointer leaves it where it is. */
+  const go = (block) => {
+    cursor = block;
+    point(block);
   };
   const pick = (block) => block >= 0 && store.select("block", block);
   canvas.addEventListener("pointermove", (event) => point(blockAt(at, event.offsetX, event.offsetY)));
   canvas.addEventListener("pointerleave", () => point(-1));
-  canvas.addEventListener("click", (event) => pick(blockAt(at, event.offsetX, event.offsetY)));
+  canvas.addEventListener("click", (event) => {
+    const block = blockAt(at, event.offsetX, event.offsetY);
+    if (block >= 0) cursor = block;
+    pick(block);
+  });
   select.addEventListener("change", () => drawn.ask());
   select.addEventListener("keydown", (event) => event.stopPropagation()); // the notebook has its own arrow keys
   const announce = keyboardGrid(canvas, "KV blocks: a cell a physical block", {
@@ -180,7 +188,7 @@ export function mountBlockView(store, el) {
       const block = row * at.columns + column;
       return block < at.n ? `block ${block}: ${words(block).filter(Boolean).join(", ")}` : "";
     },
-    move: (row, column) => point(Math.min(at.n - 1, row * at.columns + column)),
+    move: (row, column) => go(Math.min(at.n - 1, row * at.columns + column)),
     pick: (row, column) => pick(Math.min(at.n - 1, row * at.columns + column)),
     leave() {
       store.select("none", -1);

@@ -1,6 +1,6 @@
 // Views under each other, and the dashboard: the three that are always there, and a button for each of the others.
 
-import { VIEWS, fail, make } from "./kit.js";
+import { GRID_MOVES, VIEWS, fail, make } from "./kit.js";
 
 const ALWAYS = ["controls_view", "schedule_view", "block_view"];
 const TITLES = {
@@ -10,6 +10,7 @@ const TITLES = {
   slot_view: "Slots",
   memory_view: "Memory",
 };
+const OWN_KEYS = new Set([...Object.keys(GRID_MOVES), "Enter", " ", "Escape"]);
 
 /** Mount one view in an element of its own; returns what removes it. A view that can't be mounted says why. */
 function mountOne(name, store, parent) {
@@ -29,11 +30,26 @@ function mountOne(name, store, parent) {
   };
 }
 
+/**
+ * Let what has the focus inside `root` have the keys that move and pick. A notebook has commands on the same keys, and
+ * Notebook 7 looks at them on their way down, before any view does; it passes over an element with this attribute.
+ */
+function keepKeys(root) {
+  const before = (event) => {
+    const { target, key, ctrlKey, metaKey, altKey, shiftKey } = event;
+    if (!root.contains(target)) return;
+    const isOwn = OWN_KEYS.has(key) && !ctrlKey && !metaKey && !altKey && !shiftKey;
+    target.toggleAttribute("data-lm-suppress-shortcuts", isOwn);
+  };
+  window.addEventListener("keydown", before, true);
+  return () => window.removeEventListener("keydown", before, true);
+}
+
 /** Mount views on a store under each other; returns what removes them. */
 export function mountViews(names, store, el) {
   const root = make("div", { className: names.length > 1 ? "nvx nvx-dashboard" : "nvx nvx-alone" });
   el.append(root);
-  const removes = names.map((name) => mountOne(name, store, root));
+  const removes = [keepKeys(root), ...names.map((name) => mountOne(name, store, root))];
   return () => {
     for (const remove of removes) remove();
     root.remove();

@@ -2,10 +2,12 @@
 //
 // Text from outside (request ids, prompts, completions) goes into the page as text nodes and through `plain` only.
 
+import { TERM_STYLE, explaining, keepTerm, linked, settleTerms } from "./glossary.js";
 import { surface } from "./paint.js";
 import { clamp, plain } from "./words.js";
 
-const GRACE = 400; // milliseconds for which an answer about another step may still be shown
+const GRACE = 400, // milliseconds for which an answer about another step may still be shown
+  HEADINGS = ["h3", "h4", "th"]; // what their words mean is explained, see glossary.js
 
 /** Views by name; each *_view.js adds its own, and the Explorer mounts them: `mount(store, element) -> remove()`. */
 export const VIEWS = {};
@@ -17,7 +19,7 @@ export function make(tag, props = {}, ...children) {
     if (name in el && name !== "role") el[name] = value;
     else el.setAttribute(name, value);
   }
-  el.append(...children);
+  el.append(...(HEADINGS.includes(tag) ? linked(children, { about: props.title }) : children));
   return el;
 }
 
@@ -37,6 +39,7 @@ export function drawing(root, draw) {
       try {
         complaints = new Set();
         draw();
+        settleTerms(root);
         complain(root, [...complaints]);
       } catch (error) {
         fail(root, error);
@@ -86,33 +89,38 @@ function complain(root, texts) {
 export function panel(title, body, className) {
   const legend = make("div", { className: "nvx-legend" }),
     status = make("div", { className: "nvx-line", role: "status" });
-  const head = make("div", { className: "nvx-head" }, make("h3", {}, title), legend);
-  return {
-    root: make("section", { className: `nvx nvx-panel ${className}`, "aria-label": title }, head, body, status),
-    legend,
-    status,
-  };
+  const head = make("div", { className: "nvx-head" }, make("h3", {}, title), legend),
+    root = make("section", { className: `nvx nvx-panel ${className}`, "aria-label": title }, head, body, status);
+  root.prepend(make("style", {}, TERM_STYLE));
+  explaining(root);
+  return { root, legend, status };
 }
 
 /** Draw the legend with the same strokes as the view: entries are [word, what it means, paint(g, x, y, w, h)]. */
 export function drawLegend(el, entries) {
   if (el.childElementCount !== entries.length) {
-    el.replaceChildren(
-      ...entries.map(([word, title]) => make("span", { title }, make("canvas", { "aria-hidden": "true" }), word)),
+    const seen = new Set(); // each term is explained once
+    const words = entries.map(([word, title]) => make("bdi", {}, ...linked([word], { seen, about: title })));
+    keepTerm(
+      el,
+      ...entries.map(([, title], i) => make("span", { title }, make("canvas", { "aria-hidden": "true" }), words[i])),
     );
   }
   entries.forEach(([, , paint], i) => paint(surface(el.children[i].firstChild, 14, 14), 0, 0, 14, 14));
 }
 
-/** Replace what a status line says: `parts` joined by dots, `more` below them; the same again is not announced again. */
+/** Replace what a status line says: `parts` joined by dots, `more` below them; the same is not announced again. */
 export function say(line, parts, more = null) {
-  const first = make("div", {});
+  const first = make("div", {}),
+    seen = new Set(); // each term is explained once
   parts.filter(Boolean).forEach((part, i) => {
     if (i) first.append(make("span", { className: "nvx-dot", "aria-hidden": "true" }, "·"));
-    first.append(part);
+    first.append(...linked([part], { seen }));
   });
   const said = make("div", {}, first, ...(more ? [make("div", { className: "nvx-text" }, ...more)] : []));
-  if (said.innerHTML !== line.firstChild?.innerHTML) line.replaceChildren(said);
+  const html = said.innerHTML; // as it is written here: later one of its terms can be reached with the Tab key
+  if (html !== line.said) keepTerm(line, said);
+  line.said = html;
 }
 
 /** Where the keys lead in a grid: [rows, columns]. */

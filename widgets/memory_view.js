@@ -58,7 +58,7 @@ export function mountMemoryView(store, el) {
     const canvas = make("canvas", { role: "img" }),
       legend = make("div", { className: "nvx-legend" }),
       place = make("div", {}, make("h4", {}, title), make("div", { className: "nvx-memory-bar" }, canvas), legend);
-    return { title, canvas, legend, place };
+    return { title, canvas, legend, place, spans: [], over: -1 };
   });
   slots.place.append(fragments);
   const label = make("label", {}, "One more sequence of ", input, " tokens would need");
@@ -85,17 +85,19 @@ export function mountMemoryView(store, el) {
   }
 
   /** A stacked bar; beside each pattern in its legend stands the number. */
-  function bar({ title, canvas, legend }, t, parts, noun) {
+  function bar(view, t, parts, noun) {
+    const { title, canvas, legend } = view;
     const width = canvas.parentElement.clientWidth,
       whole = parts.reduce((sum, [, n]) => sum + n, 0),
       g = surface(canvas, width, MEMORY_BAR);
+    const words = parts.map(([name, n]) => `${name} ${digits(n)} (${percentWords(n, whole)})`);
     let x = 0;
-    for (const [name, n] of parts) {
+    view.spans = parts.map(([name, n, meaning], i) => {
       const w = whole ? (n / whole) * width : 0;
       if (n) paintPart(g, t, name, x, 0, Math.max(1, w - 1), MEMORY_BAR);
       x += w;
-    }
-    const words = parts.map(([name, n]) => `${name} ${digits(n)} (${percentWords(n, whole)})`);
+      return { end: x, said: [words[i], meaning] };
+    });
     canvas.setAttribute("aria-label", `${title}: ${words.join(", ")}, of ${count(whole, noun)}`);
     const key = words.join();
     if (legend.dataset.key !== key) legend.replaceChildren();
@@ -176,8 +178,10 @@ export function mountMemoryView(store, el) {
       drawLedger(told.ledger);
     }
     drawNeed(told, length);
-    const held = counts[2] + counts[3];
-    say(status, [
+    const held = counts[2] + counts[3],
+      part = [pool, slots].map((view) => view.spans.find(({ end }) => view.over >= 0 && view.over < end)).find(Boolean);
+    if (part) say(status, part.said);
+    else say(status, [
       `${digits(held)} of ${count(store.numBlocks, "block")} in use (${percentWords(held, store.numBlocks)})`,
       `${digits(counts[1])} cached`,
       told ? `${count(told.slots.held, "token")} held` : "",
@@ -185,6 +189,14 @@ export function mountMemoryView(store, el) {
     root.dataset.step = told?.step ?? "";
   }
 
+  for (const view of [pool, slots]) {
+    const point = (x) => {
+      view.over = x;
+      drawn.ask();
+    };
+    view.canvas.addEventListener("pointermove", (event) => point(event.offsetX));
+    view.canvas.addEventListener("pointerleave", () => point(-1));
+  }
   const drawn = drawing(root, draw),
     answers = answering(store, "memory_view", drawn.ask),
     leave = store.subscribe(drawn.ask);

@@ -4,6 +4,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 import { delta, filled, pastFrame, slowHost, soon } from "../tests/store_messages.mjs";
 import { answering } from "./kit.js";
+import { Questions } from "./questions.js";
 
 test("the same question at the same moment is asked once", async () => {
   const host = slowHost(),
@@ -42,6 +43,40 @@ test("while the engine runs a name has four new questions a second, in the past 
   await soon();
   for (let id = 0; id < 4; id++) store.ask("a_view", id);
   assert.deepEqual(host.asked.slice(-4).map(([, , step]) => step), [0, 0, 0, 0]);
+});
+
+test("while the engine runs answers take one part in forty of the time, and at its end none has to wait", async () => {
+  let isRunning = true;
+  const host = slowHost(),
+    questions = new Questions(host, () => isRunning),
+    pass = async (ms) => {
+      host.clock += ms;
+      for (const [go] of host.timers.splice(0)) go();
+      await soon();
+    };
+  questions.ask("a_view", 0, -1, 1);
+  host.asked[0][3]({ text: "dear", ms: 50 }); // 2,000 ms of rest
+  await soon();
+  questions.ask("a_view", 0, -1, 2);
+  questions.ask("b_view", 0, -1, 2);
+  questions.ask("b_view", 0, 7, "step 7");
+  assert.deepEqual(host.asked.slice(1).map(([what, , step]) => `${what} ${step}`), ["b_view 7"], "a past step costs no run");
+  for (let waited = 0; waited < 1750; waited += 250) await pass(250);
+  assert.equal(host.asked.length, 2);
+  await pass(250);
+  assert.deepEqual(host.asked.slice(2).map(([what]) => what).sort(), ["a_view", "b_view"]);
+  for (const [, , , told] of host.asked.slice(2)) told({ text: "cheap", ms: 0.1 });
+  await soon();
+  questions.ask("c_view", 0, -1, 3);
+  assert.equal(host.asked.length, 4, "two answers, a tenth of a second each");
+  await pass(200);
+  assert.equal(host.asked.length, 5);
+  host.asked[4][3]({ ms: 1000 });
+  await soon();
+  questions.ask("d_view", 0, -1, 4);
+  isRunning = false;
+  await pass(250);
+  assert.equal(host.asked.length, 6, "the run has ended");
 });
 
 test("answering gives the newest answer, asks when what is shown changes, and never two at a time", async () => {

@@ -1,10 +1,10 @@
 // Draws the part of the schedule that is in sight. `at` is what schedule_view.js has laid out.
 
-import { PREEMPTED, PREFILL, RECOMPUTE } from "./wire.js";
+import { DECODE, PREEMPTED } from "./wire.js";
 import { spansOf } from "./spans.js";
 import { box, fit, mix } from "./paint.js";
 import { count, plain } from "./words.js";
-import { paintArrow, paintCell, paintEnd, paintIdle, paintWaiting } from "./schedule_paint.js";
+import { paintArrow, paintCell, paintDecodes, paintEnd, paintIdle, paintWaiting } from "./schedule_paint.js";
 import { HEADER, LABEL, ROW_HEIGHT, clipped, columnX, gapOf, inSight, rowY } from "./schedule_place.js";
 
 /** The rows: what each sequence did, its name, and the marks of pointer and selection. */
@@ -68,20 +68,41 @@ function drawCells(g, t, store, at, lit, marked) {
   const [from, to, upper, lower] = inSight(at),
     rowOf = new Map();
   for (let row = upper; row < lower; row++) rowOf.set(at.rows[row].id, row);
+  const runs = Array.from({ length: Math.max(0, lower - upper) }, () => []), // of each row, [first, last + 1] columns
+    cells = [];
   for (let c = from; c < to; c++) {
-    const { seqs, kinds, counts } = store.columns[c],
-      x = columnX(at, c);
+    const { seqs, kinds, counts } = store.columns[c];
     for (let i = 0; i < seqs.length; i++) {
-      const row = rowOf.get(seqs[i]),
-        kind = kinds[i] & 15;
+      const row = rowOf.get(seqs[i]);
       if (row === undefined) continue;
-      const y = rowY(at, row),
-        text = kind === PREFILL || kind === RECOMPUTE ? String(counts[i]) : "";
-      g.globalAlpha = 1;
-      box(g, x, y + 4, at.cw, ROW_HEIGHT - 8, 0, lit.has(seqs[i]) ? marked : t.bg);
-      g.globalAlpha = strength(lit, seqs[i]);
-      paintCell(g, t, kind, x + gapOf(at) / 2, y + 3, at.cw - gapOf(at), ROW_HEIGHT - 6, text);
+      const found = runs[row - upper],
+        run = found[found.length - 1];
+      if (run?.[1] === c) run[1] = c + 1;
+      else found.push([c, c + 1]);
+      cells.push([row, c, kinds[i] & 15, counts[i]]);
     }
+  }
+  g.globalAlpha = 1;
+  runs.forEach((found, i) => {
+    g.fillStyle = lit.has(at.rows[upper + i].id) ? marked : t.bg;
+    for (const [first, end] of found)
+      g.fillRect(columnX(at, first), rowY(at, upper + i) + 4, (end - first) * at.cw, ROW_HEIGHT - 8);
+  });
+  const decodes = new Map(); // by how strong they are: nearly all cells look alike
+  for (const [row, c, kind, tokens] of cells) {
+    const [x, y] = [columnX(at, c) + gapOf(at) / 2, rowY(at, row) + 3],
+      alpha = strength(lit, at.rows[row].id);
+    if (kind === DECODE) {
+      if (!decodes.has(alpha)) decodes.set(alpha, []);
+      decodes.get(alpha).push([x, y]);
+      continue;
+    }
+    g.globalAlpha = alpha;
+    paintCell(g, t, kind, x, y, at.cw - gapOf(at), ROW_HEIGHT - 6, kind === PREEMPTED ? "" : String(tokens));
+  }
+  for (const [alpha, places] of decodes) {
+    g.globalAlpha = alpha;
+    paintDecodes(g, t, places, at.cw - gapOf(at), ROW_HEIGHT - 6);
   }
   g.globalAlpha = 1;
   if (!(at.hover?.[0] >= 0 && at.hover[1] >= 0)) return;
@@ -129,7 +150,8 @@ function drawNames(g, t, store, at, lit) {
     if (isLit) box(g, 0, y, 3, ROW_HEIGHT, 0, t.accent);
     if (color) box(g, 8, y + ROW_HEIGHT / 2 - 3, 6, 6, 3, color);
     g.font = `${isLit ? 600 : 400} 12px ${t.font}`;
-    g.fillStyle = now?.isLive || isLit ? t.fg : t.muted;
+    g.globalAlpha = 1; // a name stays readable, whatever is lit
+    g.fillStyle = isLit || (now?.isLive && !lit.size) ? t.fg : t.muted;
     g.fillText(fit(g, plain(seq.name), LABEL - 30), 20, y + ROW_HEIGHT / 2 + 0.5);
   }
   g.globalAlpha = 1;

@@ -3,12 +3,14 @@
 import { DECODE, EAGER, GRAPH, PLANNED_AHEAD, PREEMPTED, PREFILL, RECOMPUTE } from "./wire.js";
 import { box, mix, stripes } from "./paint.js";
 
+const CORNER = 3;
+
 /** Draw what a sequence did in a step. */
 export function paintCell(g, t, kind, x, y, w, h, text = "") {
   const back =
     { [PREFILL]: t.prefill, [DECODE]: t.decode, [PREEMPTED]: t.preempted }[kind] ??
     stripes(t, t.preempted, t.prefill, { step: 8, width: 3.2 });
-  box(g, x, y, w, h, 3, back);
+  box(g, x, y, w, h, CORNER, back);
   if (kind === PREEMPTED && w >= 7) cross(g, x + w / 2, y + h / 2, Math.min(3.2, w / 4), t.over);
   if (!text) return;
   const size = [10, 9, 8].find((px) => {
@@ -21,6 +23,14 @@ export function paintCell(g, t, kind, x, y, w, h, text = "") {
   g.fillStyle = t.over;
   g.textAlign = "center";
   g.fillText(text, x + w / 2, y + h / 2 + 0.5);
+}
+
+/** Many cells of decoded tokens, as `paintCell` draws one: in a single stroke of the brush, which is much faster. */
+export function paintDecodes(g, t, places, w, h) {
+  g.fillStyle = t.decode;
+  g.beginPath();
+  for (const [x, y] of places) g.roundRect(x, y, w, h, Math.max(0, Math.min(CORNER, w / 2, h / 2)));
+  g.fill();
 }
 
 export function paintWaiting(g, t, x, y, w, h) {

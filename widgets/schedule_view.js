@@ -9,7 +9,7 @@ import { scheduleLegend } from "./schedule_paint.js";
 import { HEADER, LABEL, ROW_HEIGHT } from "./schedule_place.js";
 import { cellWords, columnWidth, scheduleRows, shownWords, stepWords } from "./schedule_words.js";
 
-const SCHEDULE_HEIGHT = 380;
+const SCHEDULE_HEIGHT = 404; // 14 rows
 
 /** Mount the view on a store; returns what removes it. */
 export function mountScheduleView(store, el) {

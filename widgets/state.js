@@ -12,6 +12,7 @@ export class EngineState {
     this.maxSteps = 512;
     this.oldest = -1; // the first step that can be looked at; -1: nobody said
     this.words = new Uint16Array(0);
+    this._counted = null; // how many blocks are in each state, and of which words
     this.written = new Uint32Array(0); // blocks that the last step wrote
     this.sequences = new Map(); // seq_id -> sequence, live ones and the last that ended
     this.waiting = [];
@@ -44,10 +45,21 @@ export class EngineState {
   advance(m) {
     if (!this._tell(m)) return false;
     const words = copyAs(Uint16Array, m.words);
-    if (m.block_ids) copyAs(Uint32Array, m.block_ids).forEach((block, i) => (this.words[block] = words[i]));
+    if (m.block_ids) this._change(copyAs(Uint32Array, m.block_ids), words);
     else if (words.length === this.numBlocks) this.words = words;
     this._addColumns(m);
     return true;
+  }
+
+  _change(blocks, words) {
+    const counts = this._counted?.words === this.words ? this._counted.counts : null;
+    for (let i = 0; i < blocks.length; i++) {
+      if (counts) {
+        counts[blockState(this.words[blocks[i]])]--;
+        counts[blockState(words[i])]++;
+      }
+      this.words[blocks[i]] = words[i];
+    }
   }
 
   /** What frames and deltas have in common; false if a block table builds on one that is not here. */
@@ -153,10 +165,14 @@ export class EngineState {
     return fill;
   }
 
-  /** How many blocks are free, cached, used and shared. */
+  /** How many blocks are free, cached, used and shared: counted once, then kept up to date with what changes. */
   countBlocks() {
-    const count = [0, 0, 0, 0];
-    for (const word of this.words) count[blockState(word)]++;
-    return count;
+    const { words } = this;
+    if (this._counted?.words !== words) {
+      const counts = [0, 0, 0, 0];
+      for (let block = 0; block < words.length; block++) counts[blockState(words[block])]++;
+      this._counted = { words, counts };
+    }
+    return [...this._counted.counts];
   }
 }

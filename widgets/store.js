@@ -33,6 +33,9 @@ export class Store extends Shown {
     this.listeners = new Set();
     this.cursor = -1; // the step that is looked at, as it was right after it; -1: the newest, whatever comes
     this.notice = ""; // why a step could not be shown
+    this.trouble = ""; // why what Python sends can't be read
+    this.leftOut = ""; // what a saved notebook does not have, of the state that is shown
+    this.isGone = false; // no kernel answers any more
     this.status = "";
     this.hasControls = false;
     this.events = {}; // what a run can be stopped at: event -> when that is
@@ -40,7 +43,7 @@ export class Store extends Shown {
     this.gaps = 0;
     this.held = []; // deltas that came before the message they build on
     this.asking = false;
-    this.questions = new Questions(this.host);
+    this.questions = new Questions(this.host, () => this.status === "running");
     this.past = new PastStates(this.host, {
       live: () => this.live,
       wanted: () => this.cursor,
@@ -70,6 +73,13 @@ export class Store extends Shown {
   /** What is shown is not yet the step at the cursor. */
   get isLoading() {
     return this.cursor >= 0 && (this.isLive || this.shownStep !== this.cursor);
+  }
+
+  /** What must be said above the views: what is shown is old, or not all there is. */
+  get warnings() {
+    const last = this.liveStep < 0 ? "nothing had run" : `this is the last state it sent, after step ${this.liveStep}`;
+    const gone = this.isGone ? `no kernel answers: ${last}; run the cells again to go on` : "";
+    return [gone, this.trouble, this.leftOut].filter(Boolean);
   }
 
   /** Take a message in. One that came too early is kept; what stays missing is asked for, once at a time. */
@@ -114,6 +124,7 @@ export class Store extends Shown {
     if (m.run < run || (m.run === run && m.seq < seq)) return "stale";
     const wasLive = this.isLive;
     this.live = EngineState.read(m, m.run === run ? this.live : null);
+    this.leftOut = m.left_out ?? "";
     if (wasLive || m.run !== run) this.shown = this.live;
     if (m.run !== run) this._otherRun(run < 0);
     return "frame";

@@ -39,7 +39,8 @@ export function mountWhyView(store, el) {
   const { root, status } = panel("Why", body, "nvx-why");
   root.prepend(make("style", {}, SENTENCE_STYLE + WHY_STYLE));
   el.append(root);
-  let also = -1, // a selected sequence that is too far behind to be told of unasked
+  let pointed = -1, // the sequence whose row is pointed at, or has the focus
+    also = -1, // a selected sequence that is too far behind to be told of unasked
     last = null; // the newest answer, {told, moment}
 
   const selected = () => {
@@ -96,10 +97,16 @@ export function mountWhyView(store, el) {
       for (const item of list.children) item.dataset.lit = Number(item.dataset.seq) === id;
     }
     markSelected(root, { kind: id >= 0 ? "sequence" : store.selection.kind, id: id >= 0 ? id : store.selection.id });
-    say(status, whyLine(told, id));
+    say(status, whyLine(told, pointed >= 0 ? pointed : id));
     root.dataset.step = told.step;
   }
 
+  const point = (event) => {
+    const row = event.type.endsWith("over") || event.type === "focusin" ? event.target.closest("li") : null;
+    pointed = Number(row?.dataset.seq ?? -1);
+    drawn.ask();
+  };
+  for (const kind of ["pointerover", "pointerleave", "focusin", "focusout"]) body.addEventListener(kind, point);
   const drawn = drawing(root, draw),
     answers = answering(store, "why_view", drawn.ask),
     leave = store.subscribe(drawn.ask);

@@ -9,58 +9,17 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left, bisect_right
 from operator import attrgetter
-from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from nvexplore.engine.events import BlockEvents, Snapshot, StepRecord
+from nvexplore.explore.prefixes import UNKNOWN, Filled, Live, Node
 from nvexplore.explore.recorder import Recorder
 from nvexplore.explore.state import State
 
-UNKNOWN = "unknown"
-"""In place of a salt, where the request came before it was recorded."""
+__all__ = ["UNKNOWN", "Contents", "Node", "contents_of"]
+
 FIRST_PRUNING = 65_536
 _number = attrgetter("number")
-
-
-class Node:
-    """A full block's tokens after those of ``parent``. depth: blocks before it. salt: (its request's,), or UNKNOWN."""
-
-    __slots__ = ("depth", "parent", "salt", "token_ids")
-
-    def __init__(self, parent: Node | None, token_ids: tuple[int, ...], salt: object) -> None:
-        self.parent, self.token_ids, self.salt = parent, token_ids, salt
-        self.depth: int = 0 if parent is None else parent.depth + 1
-
-    def is_prefix_of(self, token_ids: list[int]) -> bool:
-        """Whether ``token_ids`` begin with this prefix."""
-        node: Node | None = self
-        while node is not None:
-            size = len(node.token_ids)
-            if node.token_ids != tuple(token_ids[node.depth * size : (node.depth + 1) * size]):
-                return False
-            node = node.parent
-        return True
-
-
-class Filled(NamedTuple):
-    """A block was entered into the cache: by which event, under which hash, with what, for whom, in which step."""
-
-    number: int
-    hash: int
-    node: Node
-    seq_id: int
-    step: int
-
-
-class Live:
-    """A sequence while it lives. chain: the nodes of its first full blocks, as far as they are known."""
-
-    __slots__ = ("chain", "salt", "table", "token_ids")
-
-    def __init__(self, token_ids: list[int], salt: object) -> None:
-        self.token_ids, self.salt = token_ids, salt
-        self.table: list[int] = []
-        self.chain: list[Node] = []
 
 
 class Contents:
@@ -74,6 +33,7 @@ class Contents:
         self._filled: dict[int, list[Filled]] = {}
         self._hits: dict[int, list[int]] = {}
         self._nodes: dict[int, Node] = {}  # the newest node of each hash
+        self._node_of: dict[tuple[Node | None, tuple[int, ...], object], Node] = {}  # the same by what they hold
         self._num_filled, self._prune_at = 0, FIRST_PRUNING
         self._has_gaps = False
 
@@ -137,8 +97,9 @@ class Contents:
                 content = self.content(block, snapshot.event, hash_)
                 if content is None:
                     node = self._node(seq, index, hash_)
-                    content = self._fill(block, Filled(snapshot.event - 1, hash_, node, seq_id, snapshot.step - 1))
-                seq.chain.append(content.node)
+                    number, step = snapshot.event - 1, snapshot.step - 1
+                    content = self._fill(block, Filled(number, hash_, node, seq_id, step, seq.last[1]))
+                seq.follow(content.node, content.number)
         self._next_step = snapshot.step
 
     def _see(self, record: StepRecord) -> None:
@@ -151,6 +112,9 @@ class Contents:
         for events in (before.blocks, planned.blocks):
             if events.number:
                 self._blocks(events, record.step)
+        if self._nodes:  # or nothing has ever been cached
+            for seq_id, end in zip(planned.seq_id, planned.context_len, strict=True):
+                self._fill_up(live[seq_id], end // self._size)
         for seq_id in before.aborted_seq_id:
             live.pop(seq_id, None)
         for seq_id, token_id in zip(committed.seq_id, committed.token_id, strict=True):
@@ -177,49 +141,49 @@ class Contents:
                     table.pop()
                 if len(seq.chain) > len(table):
                     seq.chain.pop()
+                    seq.entries.pop()
             elif kind == "hit":
                 if len(seq.chain) == len(table) and block in filled:
-                    self._share(seq, filled[block][-1].node)
+                    self._share(seq, filled[block][-1])
                 table.append(block)
                 self._hits.setdefault(block, []).append(number)
             elif hash_ is not None:
                 index = table.index(block)
-                node = self._node(seq, index, hash_)
+                self._fill_up(seq, index)
+                node, before = self._node(seq, index, hash_), seq.entries[index - 1] if index else -1
                 if index == len(seq.chain):
-                    seq.chain.append(node)
-                self._fill(block, Filled(number, hash_, node, seq_id, step))
+                    seq.follow(node, number)
+                seq.chain[index], seq.entries[index] = node, number
+                self._fill(block, Filled(number, hash_, node, seq_id, step, before))
 
-    def _share(self, seq: Live, node: Node) -> None:
+    def _share(self, seq: Live, filled: Filled) -> None:
         """Go on with a block's node, unless the block was filled anew while nobody recorded."""
-        index = len(seq.chain)
-        is_same = not self._has_gaps or (
-            node.parent is (seq.chain[-1] if index else None) and node.token_ids == self._tokens(seq, index)
-        )
+        node, index = filled.node, len(seq.chain)
+        is_same = not self._has_gaps or (node.parent is seq.last[0] and node.token_ids == self._tokens(seq, index))
         if is_same:
-            seq.chain.append(node)
+            seq.follow(node, filled.number)
 
     def _fill(self, block: int, filled: Filled) -> Filled:
         self._filled.setdefault(block, []).append(filled)
         self._num_filled += 1
+        filled.node.newest = filled.number
         return filled
+
+    def _fill_up(self, seq: Live, num_blocks: int) -> None:
+        """Blocks that are full and were never entered: another held the same already and stayed the one to be hit."""
+        while len(seq.chain) < num_blocks:
+            parent, token_ids = seq.last[0], self._tokens(seq, len(seq.chain))
+            node = self._node_of.get((parent, token_ids, seq.salt)) or Node(parent, token_ids, seq.salt)
+            seq.follow(node, node.newest)
 
     def _node(self, seq: Live, index: int, hash_: int) -> Node:
         """The node of the sequence's block ``index``, which was entered under ``hash_``."""
-        for missing in range(len(seq.chain), index):
-            # Another block held the same and stayed the one to be hit, so that this one was never entered.
-            seq.chain.append(self._elsewhere(seq, missing))
         parent, token_ids = seq.chain[index - 1] if index else None, self._tokens(seq, index)
         node = self._nodes.get(hash_)
         if node is None or node.parent is not parent or node.token_ids != token_ids:
             node = self._nodes[hash_] = Node(parent, token_ids, seq.salt)
+        self._node_of[parent, token_ids, seq.salt] = node
         return node
-
-    def _elsewhere(self, seq: Live, index: int) -> Node:
-        parent, token_ids = seq.chain[index - 1] if index else None, self._tokens(seq, index)
-        for node in self._nodes.values():
-            if node.parent is parent and node.token_ids == token_ids and node.salt == seq.salt:
-                return node
-        return Node(parent, token_ids, seq.salt)
 
     def _tokens(self, seq: Live, index: int) -> tuple[int, ...]:
         return tuple(seq.token_ids[index * self._size : (index + 1) * self._size])
@@ -232,6 +196,7 @@ class Contents:
             del hits[: bisect_left(hits, filled[0].number)]
         kept = {id(last.node) for filled in self._filled.values() for last in filled}
         self._nodes = {hash_: node for hash_, node in self._nodes.items() if id(node) in kept}
+        self._node_of = {holds: node for holds, node in self._node_of.items() if id(node) in kept}
         self._num_filled = sum(map(len, self._filled.values()))
         self._prune_at = max(FIRST_PRUNING, 2 * self._num_filled)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from nvexplore.explore.contents import Contents, Filled
+from nvexplore.explore.contents import Contents
+from nvexplore.explore.prefixes import Filled
 from nvexplore.explore.state import State
 
 
@@ -13,7 +14,7 @@ class Run:
     """Blocks that follow each other in the tree. parent: place of the run they follow in the list of runs, or -1.
 
     num_below:      blocks in it and in all runs behind it.
-    is_cut:         what stood before it has been evicted, so that nothing can hit it.
+    is_cut:         what stood before it, or before a run that it follows, has been evicted: nothing can hit it.
     num_hidden_runs, num_hidden_blocks: of those behind it that ``largest`` has left out.
     """
 
@@ -50,8 +51,8 @@ def prefix_tree(state: State, contents: Contents) -> PrefixTree:
         parent = None if before is None else block_of.get(before)
         if parent is None:
             roots.append((block, before is not None))
-        elif cached[parent].number > filled.number:
-            roots.append((block, True))  # it follows an entry that was evicted before this one came in its place
+        elif cached[parent].number != filled.before:
+            roots.append((block, True))  # it follows an entry that was evicted, and this one has come in its place
         else:
             behind.setdefault(parent, []).append(block)
     tree = PrefixTree(num_cached=num_cached, num_unknown=num_cached - len(cached))
@@ -65,7 +66,7 @@ def prefix_tree(state: State, contents: Contents) -> PrefixTree:
         while len(followers) == 1:
             run.blocks.append(followers[0])
             followers = behind.get(followers[0], ())
-        todo += [(follower, place, False) for follower in followers]
+        todo += [(follower, place, is_cut) for follower in followers]
     for run in reversed(tree.runs):
         run.num_below += len(run.blocks)
         if run.parent >= 0:

@@ -6,14 +6,18 @@ other by name, so that node can test each alone; here they are put into one scop
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
+from nvexplore.explore.glossary import GLOSSARY
+
 PACKAGE = Path(__file__).resolve().parents[1]
 _IMPORT = re.compile(r'^import \{[^}]*\} from "\./([\w.]+)";\n', re.MULTILINE)
 _OTHER = re.compile(r"^\s*import\b|\bimport\s*\(|^export (?:\*|\{)", re.MULTILINE)
+_TEXT_OR_COMMENT = re.compile(r'"(?:[^"\\\n]|\\.)*"|`[^`]*`|//.*')
 _EXPORT = re.compile(r"^export (?!default\b)", re.MULTILINE)
 
 
@@ -74,6 +78,7 @@ def join_modules(sources: dict[str, str]) -> str:
 
 def top_level_names(text: str) -> list[str]:
     """Names that a source defines at the left margin, where all top-level definitions stand."""
+    text = _TEXT_OR_COMMENT.sub(lambda found: "" if found[0].startswith("//") else "0", text)
     names = re.findall(r"^(?:async )?(?:function\*?|class) +(\w+)", text, re.MULTILINE)
     # A declaration goes on in the lines behind it that are indented.
     for declared in re.findall(r"^(?:const|let|var) +(.+(?:\n[ \t]+.*)*)", text, re.MULTILINE):
@@ -89,9 +94,15 @@ def top_level_names(text: str) -> list[str]:
 
 @cache
 def module_text() -> str:
-    """The Explorer's module: every ``*_view.js``, and the glue whose default export anywidget takes."""
+    """The Explorer's module: every ``*_view.js``, the glue whose default export anywidget takes, and the glossary."""
     views = sorted(path.name for path in widgets_folder().glob("*_view.js"))
-    return join_modules(in_order([*views, "explorer.js"], _read))
+    joined = join_modules(in_order([*views, "explorer.js"], _read))
+    return f"{joined}\n// ---- glossary.py\nlearn({json.dumps(glossary_rows())});\n"
+
+
+def glossary_rows() -> list[list[str]]:
+    """The terms as the page takes them (``learn`` in glossary.js): the name, what it means, and other spellings."""
+    return [[term.name, term.text, *term.also] for term in GLOSSARY.values()]
 
 
 @cache

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.core import completer
 
+from nvexplore.engine.eviction import EVICTIONS
 from nvexplore.engine.policy import POLICIES
 from nvexplore.explore.until import EVENTS, NAMES
 from nvexplore.notebook import prompts
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 _LINE = re.compile(r"\s*(?:[\w., ]+=\s*)?%{1,2}(?P<magic>nvx_\w+)\s(?P<rest>.*)", re.DOTALL)
 # An option whose value has begun: a word, or all that follows an open quote.
 _VALUE = re.compile(r"(?:^|\s)(?P<option>--?[a-z][\w-]*)(?:\s+|=)(?P<value>[\"'][^\"']*|[^\s\"']*)$")
-_DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
 class Completion:
@@ -77,4 +77,6 @@ class Completion:
             from nvexplore.config import EngineConfig
 
             return [f"{name}=" for name in EngineConfig.model_fields]
-        return {"policy": POLICIES, "dtype": _DTYPES, "model": ("demo",)}.get(action.dest, ())
+        devices = ("auto", "cpu", "cuda")
+        known: dict[str, Iterable[str]] = {"policy": POLICIES, "eviction": EVICTIONS, "device": devices}
+        return known.get(action.dest, ("demo",) if action.dest == "model" else ())

@@ -101,8 +101,11 @@ class Display:
         if self._explorer is not None:
             self._explorer.status = status
             self._explorer.flush()
-            if status != "running":
+            if status == "running":
+                self._explorer.outputs.hold()
+            else:
                 self._explorer.keyframe()
+                self._explorer.outputs.mark()
 
     def refresh(self) -> None:
         """Let the views catch up now, with what happened since the last step too (a request was added)."""
@@ -121,3 +124,4 @@ class Display:
             explorer.status = "closed"
             explorer.flush()
             explorer.keyframe()
+            explorer.outputs.mark()

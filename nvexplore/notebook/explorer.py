@@ -5,7 +5,7 @@ Displayed itself it is the dashboard: buttons, schedule and blocks. See widgets/
 
 from __future__ import annotations
 
-import asyncio
+import time
 import uuid
 import weakref
 from collections.abc import Callable
@@ -16,10 +16,11 @@ import traitlets as t
 
 from nvexplore.engine.events import Snapshot, StepRecord
 from nvexplore.explore.recorder import Recorder
-from nvexplore.notebook import assets, fallback, rerun
+from nvexplore.notebook import assets, fallback, rerun, still_frames
 from nvexplore.notebook.answers import Answers, Decode, packed
 from nvexplore.notebook.feed import Feed
 from nvexplore.notebook.messages import Message
+from nvexplore.notebook.still_outputs import Displayed, Outputs, after
 from nvexplore.notebook.weak import if_alive, weakly
 
 if TYPE_CHECKING:
@@ -31,11 +32,17 @@ POSITIONS = 2**22
 """A token is selected by one number: seq_id * POSITIONS + position (widgets/wire.js has it too)."""
 
 
+def _call(callbacks: list[Callable[[], Callable[..., object] | None]], *arguments: Any) -> None:
+    for find in callbacks:
+        if (callback := find()) is not None:
+            callback(*arguments)
+
+
 def _frame_json(_: object, explorer: Explorer) -> Message:
     return explorer._take_frame()
 
 
-class Explorer(anywidget.AnyWidget):
+class Explorer(Displayed, anywidget.AnyWidget):
     """Shows what an engine does: ``subscription = engine.subscribe(explorer.push)``, then display it.
 
     decode:     turns token ids into the text that is shown for blocks and sequences; None: ids are shown.
@@ -76,13 +83,15 @@ class Explorer(anywidget.AnyWidget):
         this = weakref.ref(self)
         self._feed = Feed(
             lambda message: if_alive(this, Explorer._send_message, message),
-            later=lambda seconds: bool(if_alive(this, Explorer._call_later, seconds)),
+            later=lambda seconds: after(seconds, this, lambda explorer: explorer._feed.tick()) is not None,
             **limits,
         )
         find_decode = weakly(decode) if decode is not None else lambda: None
         self._owns_recorder = recorder is None
         self._answers = Answers(self._feed, recorder or Recorder(), find_decode, memory)
         self._outgoing: Message | None = None
+        self._is_text = False  # a page has said that no binary parts arrive there
+        self.outputs = Outputs()
         self._on_select: list[Callable[[], Callable[[str, int], object] | None]] = []
         self._on_command: list[Callable[[], Callable[[str], object] | None]] = []
         self._views: weakref.WeakSet[rerun.Closable] = weakref.WeakSet()
@@ -142,10 +151,7 @@ class Explorer(anywidget.AnyWidget):
 
     @t.observe("selection")
     def _selected(self, change: Any) -> None:
-        for find in self._on_select:
-            callback = find()
-            if callback is not None:
-                callback(*change["new"])
+        _call(self._on_select, *change["new"])
 
     # Being displayed.
 
@@ -170,8 +176,7 @@ class Explorer(anywidget.AnyWidget):
     def __repr__(self) -> str:
         with self._feed.lock:
             self._feed.fold()
-        mirror = self._feed.mirror
-        if mirror is None:
+        if (mirror := self._feed.mirror) is None:
             return "Explorer(no engine yet)"
         return f"Explorer(step {mirror.state.step}, {mirror.state.num_blocks} blocks)"
 
@@ -179,64 +184,67 @@ class Explorer(anywidget.AnyWidget):
         self.start()
         return self.completed(super()._repr_mimebundle_(**kwargs), "")
 
-    def completed(self, bundle: Any, view: str) -> Any:
+    def written_again(self, unless: str) -> Any:
+        """What its output is to hold now; None if its text would be ``unless``, as it was."""
+        return self.completed(super()._repr_mimebundle_(), "", unless)
+
+    def completed(self, bundle: Any, view: str, unless: str = "") -> Any:
         """A widget's mimebundle with what is shown of ``view`` where there are no widgets (fallback.py)."""
-        return fallback.completed(bundle, view, self._feed, self._answers, self.cursor)
+        return fallback.completed(bundle, view, self._feed, self._answers, self.cursor, unless=unless)
 
     # Messages.
 
     def _take_frame(self) -> Message:
         outgoing, self._outgoing = self._outgoing, None
-        message = self._feed.frame() if outgoing is None else outgoing
-        return message | {"oldest": self._oldest()}
+        message = still_frames.compact(self._feed.frame()) if outgoing is None else outgoing
+        message = still_frames.saved(message) | {"oldest": self._oldest()}
+        return still_frames.as_text(message) if self._is_text else message
 
     def _oldest(self) -> int:
         """The first step that can be looked at; -1: none."""
-        first = self.recorder.first_step
-        return -1 if first is None else first
+        return -1 if (first := self.recorder.first_step) is None else first
 
     def _send_message(self, message: Message) -> None:
         if self.comm is None:
             return
-        if message["full"]:
-            self._outgoing = message
-            self.send_state("frame")
-            return
-        buffers = {name: part for name, part in message.items() if isinstance(part, bytes)}
-        content = {name: part for name, part in message.items() if name not in buffers}
-        content |= {"type": "delta", "oldest": self._oldest(), "buffers": list(buffers)}
-        self.send(content, list(buffers.values()))
+        if not message["full"]:
+            return self._send_parts("delta", message)
+        self._outgoing = message = still_frames.compact(message)
+        if still_frames.size_of(message) > still_frames.MAX_SAVED:
+            self._send_parts("frame", message)
+        self.send_state("frame")
 
-    def _call_later(self, seconds: float) -> bool:
-        try:
-            loop = asyncio.get_running_loop()
-        except RuntimeError:
-            return False
-        this = weakref.ref(self)
-        loop.call_later(seconds, lambda: if_alive(this, lambda explorer: explorer._feed.tick()))
-        return True
+    def _send_parts(self, kind: str, message: Message) -> None:
+        content, buffers = still_frames.divided(message)
+        self._post(content | {"type": kind, "oldest": self._oldest()}, buffers)
+
+    def _post(self, content: Message, buffers: list[bytes]) -> None:
+        self.send(*still_frames.with_texts(content, buffers) if self._is_text else (content, buffers))
 
     def _on_message(self, content: dict[str, Any], buffers: object) -> None:
         kind = content.get("type")
         if kind == "resync":
+            self._is_text |= content.get("text") is True
             self._feed.resync()
         elif kind == "shown":
+            self.outputs.is_seen = True
+            self.send({"type": "here"})
             if not self._feed.is_active:
                 self.start()
         elif kind == "command" and content.get("command") in COMMANDS:
-            for find in self._on_command:
-                callback = find()
-                if callback is not None:
-                    callback(content["command"])
+            _call(self._on_command, content["command"])
         elif kind == "ask":
             self._answer(content)
 
     def _answer(self, content: dict[str, Any]) -> None:
+        began = time.perf_counter()
         told = self._answers.answer(content.get("what"), content.get("id"), content.get("step", -1))
         try:
             answer, places, buffers = packed(told)
         except TypeError as error:
             answer, places, buffers = {"error": str(error)}, [], []
+        if answer:  # what it cost: a page asks accordingly
+            answer.setdefault("ms", round(1e3 * (time.perf_counter() - began), 1))
         where = {"buffers": places} if buffers else {}
-        self.send({**answer, **where, "type": "answer", "ask": content.get("ask")}, buffers)
+        self._post({**answer, **where, "type": "answer", "ask": content.get("ask")}, buffers)
         self._feed.note_message()

@@ -1,6 +1,11 @@
 """What a view leaves where no widget can be shown (GitHub, nbconvert, a page without its kernel): text and an image.
 
-Both tell of the step that was shown when the view was displayed, and say which one that was.
+Both tell of the step that was shown when the output was written, and say which one that was; ``still_outputs`` writes
+it again when that has changed. All views have an image but one. Of the why view the sentences are what counts, and a
+front end that finds an image shows nothing else: a picture of sentences can't be searched, wrapped or read aloud.
+
+Where a notebook is opened again without its kernel, JupyterLab shows the view as it was, if the state of widgets was
+saved (nbclient always does that, JupyterLab where its setting says so), and else only that the widget is missing.
 """
 
 from __future__ import annotations
@@ -24,50 +29,69 @@ MAX_LINES = 24
 """Lines of a view's own words; of more the rest is counted."""
 MAX_BYTES = 150_000
 """A larger image is left out: it would be saved once for each cell that shows a view."""
+MAX_DRAWN = 50_000
+"""Blocks of a pool of which more than a coarse map of the blocks is drawn (``still_panel.MAX_CELLS``)."""
 MAX_RUNS, MAX_TEXT = 12, 60
-# What is drawn for a view, the dashboard's unless it stands here. Those that have words of their own get no image,
-# which would be shown in place of these.
-PICTURED = {
+# What is drawn for a view, the dashboard's unless it stands here.
+PICTURED: dict[str, tuple[str, ...]] = {
     "": ("schedule", "blocks"),
     "schedule_view": ("schedule",),
     "block_view": ("blocks",),
-    "slot_view": ("blocks",),
-    "memory_view": ("blocks",),
-    "throughput_view": ("schedule",),
+    "slot_view": ("slots",),
+    "memory_view": ("memory", "blocks"),
+    "throughput_view": ("throughput",),
+    "prefix_view": ("prefix",),
+    "why_view": (),
 }
+# What takes a copy of the pool's state to answer or to draw.
+NEEDS_COPY = {"schedule": "the schedule", "memory": "the pool over time", "slots": "the slots of the batch"}
+ASKED = ("slot_view", "memory_view", "prefix_view", "why_view")
+"""The views whose own question is asked."""
 Bundle = tuple[dict[str, Any], dict[str, Any]]
 logger = logging.getLogger(__name__)
 
 
-def completed(bundle: Bundle | None, view: str, feed: Feed, answers: Answers, cursor: int) -> Bundle | None:
+def completed(
+    bundle: Bundle | None, view: str, feed: Feed, answers: Answers, cursor: int, *, unless: str = ""
+) -> Bundle | None:
     """A widget's mimebundle with the text of ``view`` ("": the dashboard) and, where one is drawn, its image.
 
-    cursor: the step to tell of, -1: the newest. Whatever goes wrong here, the widget itself is shown.
+    cursor: the step to tell of, -1: the newest. unless: None if this would be the text again.
+    Whatever goes wrong here, the widget itself is shown.
     """
     if bundle is None:
         return None
     data, metadata = bundle[0], dict(bundle[1] or {})
+    parts = PICTURED.get(view, PICTURED[""])
     try:
         with feed.lock:
             state = _state(feed, answers.recorder, cursor)
             if state is None or not state.step:
                 return bundle  # nothing has run: the widget's name says so
             lines = [data["text/plain"], *summary(state, answers.recorder)]
-            words = {"why_view": why_words, "prefix_view": prefix_words}.get(view)
-            own = words(answers.answer(view, -1, cursor)) if words else []
+            is_large = state.num_blocks > MAX_DRAWN
+            left_out = [NEEDS_COPY[part] for part in parts if is_large and part in NEEDS_COPY]
+            parts = tuple(part for part in parts if NEEDS_COPY.get(part) not in left_out) or (parts and ("blocks",))
+            told = answers.answer(view, -1, cursor) if view in ASKED and not (is_large and view == "slot_view") else {}
+            words = WORDS[view](told) if view in WORDS else []
             step, states = state.step - 1, block_states(state)
-        text = {"text/plain": "\n".join([*lines, *own])}
+        if left_out:
+            words.append(f"left out: {', '.join(left_out)}, since there are more than {MAX_DRAWN:,} blocks")
+        text = "\n".join([*lines, *words])
+        if text == unless:
+            return None
         png = None
-        if not words:  # takes longer than an engine should wait for, at first a second to import
-            from nvexplore.notebook import still
+        if parts:  # takes longer than an engine should wait for, at first a second to import
+            from nvexplore.notebook import still, still_panel
 
-            png = still.draw(step, states, answers.recorder, PICTURED.get(view, PICTURED[""]))
+            png = still.draw(still_panel.Scene(step, states, answers.recorder, told), parts)
     except Exception:
         logger.debug("no text or image beside the widget of %s", view or "the dashboard", exc_info=True)
         return bundle
     if png is None or len(png) > MAX_BYTES:
-        return {**data, **text}, metadata
-    return {**data, **text, "image/png": b64encode(png).decode()}, {**metadata, "image/png": {"alt": "; ".join(lines)}}
+        return {**data, "text/plain": text}, metadata
+    alt = "; ".join([*lines, *words[-1:]] if left_out else lines)
+    return {**data, "text/plain": text, "image/png": b64encode(png).decode()}, {**metadata, "image/png": {"alt": alt}}
 
 
 def _state(feed: Feed, recorder: Recorder, cursor: int) -> State | None:
@@ -130,3 +154,25 @@ def prefix_words(answer: dict[str, Any]) -> list[str]:
         hits = counted(run["hits"], "hit")
         lines.append(f"  {counted(run['length'], 'block')} ({run['held']:,} held, {hits}): {text}")
     return lines
+
+
+def slot_words(answer: dict[str, Any]) -> list[str]:
+    """How many tokens of how many rows the step wrote, or why that can't be told."""
+    if "groups" not in answer:
+        return [printable(str(answer[name])) for name in ("error", "missing") if name in answer]
+    tokens, rows = counted(answer["num_tokens"], "token"), counted(answer["num_rows"], "row")
+    names = [printable(line["name"]) for line in answer["lines"] if line["seq_id"] >= 0]
+    more = f" and {answer['num_rows'] - len(names[:8]):,} more" if answer["num_rows"] > 8 else ""
+    return [f"its batch wrote {tokens} of {rows} to the pool: {', '.join(names[:8])}{more}"]
+
+
+def memory_words(answer: dict[str, Any]) -> list[str]:
+    """What is in the slots of the blocks that somebody holds."""
+    slots = answer.get("slots")
+    if slots is None:
+        return [printable(str(answer["error"]))] if "error" in answer else []
+    kinds = f"{slots['held']:,} hold a token, {slots['due']:,} will next, {slots['unused']:,} are left over"
+    return [f"{counted(slots['slots'], 'slot')} in the blocks in use: {kinds}"]
+
+
+WORDS = {"why_view": why_words, "prefix_view": prefix_words, "slot_view": slot_words, "memory_view": memory_words}

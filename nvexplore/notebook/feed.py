@@ -22,6 +22,8 @@ REST_S = 0.3
 """An engine that made no step for so long is at rest: its state is sent as a frame, which a saved notebook keeps."""
 FRAME_BYTES_PER_S = 1_000_000
 """A frame larger than this is sent less often than each second, so that repeating it takes no more than this rate."""
+ANSWERS = 10
+"""Of a second's messages so many are left to others: answers (a page asks for no more while a run goes on), traits."""
 
 
 class Feed:
@@ -30,7 +32,7 @@ class Feed:
     send:       gets each message, on the thread that pushed or flushed.
     later:      ``later(seconds)`` must call ``tick()`` once after that time and return True, or return False where it
                 can't. With it the newest step is shown even if nobody flushes.
-    max_hz:     messages in any second at most; ``hz`` is the steady pace, and the rest is for flushes and answers.
+    max_hz:     messages in any second at most, ten of them for others than the feed; ``hz`` is the steady pace.
     frame_s:    seconds after which a frame is sent in place of a delta: a saved notebook keeps only frames.
     max_steps, max_entries, max_finished: how much of the past a frame holds: steps, entries in them (a sequence in a
                 step is one), and sequences that have ended.
@@ -42,7 +44,7 @@ class Feed:
         *,
         later: Callable[[float], bool] = lambda seconds: False,
         clock: Callable[[], float] = time.monotonic,
-        hz: float = 25.0,
+        hz: float = 20.0,
         max_hz: int = 30,
         frame_s: float = 1.0,
         max_steps: int = 512,
@@ -60,7 +62,8 @@ class Feed:
         self._lost: FoldError | None = None
         self._pending: list[Snapshot | StepRecord] = []
         self._due = self._frame_due = 0.0
-        self._sent: deque[float] = deque(maxlen=max_hz)  # when the last messages went out
+        self._sent: deque[float] = deque(maxlen=max_hz)  # when the last messages went out, all of them
+        self._own: deque[float] = deque(maxlen=max(1, max_hz - ANSWERS))  # and those of the feed
         self._needs_frame = self._is_armed = False
         self._tells_all = True  # the browsers' last message was a frame, and nothing happened since
 
@@ -175,10 +178,15 @@ class Feed:
         with self.lock:
             self._sent.append(self._clock())
 
+    def _wait(self, now: float) -> float:
+        """Seconds until another message may go out."""
+        full = [sent[0] for sent in (self._sent, self._own) if len(sent) == sent.maxlen]
+        return max(full, default=now - 1.0) + 1.0 - now
+
     def _try_send(self) -> None:
         now = self._clock()
-        if len(self._sent) == self._sent.maxlen and now - self._sent[0] < 1.0:
-            wait = self._sent[0] + 1.0 - now
+        wait = self._wait(now)
+        if wait > 0:
             self._due = now + wait
             if self._arm(wait):
                 return
@@ -196,6 +204,7 @@ class Feed:
         self._tells_all = bool(message["full"])
         self._due = now + self._interval
         self._sent.append(now)
+        self._own.append(now)
         self._send(message)
         if not self._tells_all:
             self._arm(self._interval)

@@ -10,22 +10,11 @@ from IPython.core.magic import magics_class, needs_local_scope, no_var_expand
 
 from nvexplore.notebook import prompts
 from nvexplore.notebook.decorators import argument, line_cell_magic, line_magic, magic_arguments
-from nvexplore.notebook.magics import (
-    SessionMagics,
-    identifier,
-    one_line_errors,
-    option,
-    positive,
-)
+from nvexplore.notebook.engine_arguments import engine_arguments, given
+from nvexplore.notebook.magics import SessionMagics, identifier, one_line_errors, option, positive
 from nvexplore.notebook.requests import Request, RequestTable
 from nvexplore.notebook.session import Session
 from nvexplore.notebook.summary import Summary, counted
-
-# Options of the engine with an option of their own; any other is reached by --option.
-ENGINE_OPTIONS = (
-    *("num_kvcache_blocks", "block_size", "max_num_seqs", "max_num_batched_tokens", "max_model_len"),
-    *("policy", "dtype"),
-)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -41,29 +30,30 @@ class ModelMagics(SessionMagics):
 
     @magic_arguments
     @argument("model", nargs="?", help="demo, a folder, or org/name (default: %%config NvExplore.model)")
-    @argument("--num-kvcache-blocks", type=positive, metavar="N", help="KV blocks in the pool")
-    @argument("--block-size", type=positive, metavar="N", help="tokens a block")
-    @argument("--max-num-seqs", type=positive, metavar="N", help="sequences that hold blocks at most")
-    @argument("--max-num-batched-tokens", type=positive, metavar="N", help="tokens a step at most: its budget")
-    @argument("--max-model-len", type=positive, metavar="N", help="prompt and completion tokens at most")
-    @argument("--policy", metavar="NAME", help="who runs first: prefill_first or mixed; one of your own: session.load")
-    @argument("--dtype", help="float32, bfloat16, ... (default: auto)")
-    @argument("--option", type=option, action="append", default=[], metavar="KEY=VALUE", help="any other option")
+    @engine_arguments
+    @argument(
+        "--option",
+        type=option,
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="any of these by its name in Python, as num_kvcache_blocks=96",
+    )
     @argument("-o", "--out", type=identifier, metavar="NAME", help="put the LLM into this variable")
     @line_magic
     def nvx_load(self, line: str) -> LoadSummary:
         """Load a model into an engine that can be looked into.
 
         Only one is loaded at a time: the engine of an earlier %nvx_load is closed first, its memory freed.
-        In Python: ``session.load("demo", num_kvcache_blocks=96)``.
+        In Python: ``session.load("demo", num_kvcache_blocks=96)``, which takes a Policy or an Eviction of your own too.
 
         Example::
 
             %nvx_load demo --num-kvcache-blocks 96 --block-size 16
+            %nvx_load demo --policy mixed --no-enable-prefix-caching
         """
         args = self.arguments(self.nvx_load, line)
-        options = {name: value for name in ENGINE_OPTIONS if (value := getattr(args, name)) is not None}
-        options.update(args.option)
+        options = {**given(args), **dict(args.option)}
         closed = self.session.model if self.session.is_loaded else None
         with one_line_errors(ValueError, TypeError, OSError, ImportError, *_demo_errors()):
             llm = self.session.load(args.model, **options)

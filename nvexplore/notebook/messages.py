@@ -107,7 +107,9 @@ class Writer:
         message |= self._columns(self._next_column)
         for seq_id in changed:
             live = state.sequences.get(seq_id)
-            self._tables[seq_id] = [] if live is None else list(live.block_table)
+            table = [] if live is None else live.block_table
+            if self._tables.get(seq_id) != table:
+                self._tables[seq_id] = list(table)
         for seq_id in mirror.gone:
             self._tables.pop(seq_id, None)
         self._settle()
@@ -142,11 +144,13 @@ class Writer:
             status, end = ("", -1) if seq is not None else ended[seq_id][1:]
             seq = seq or ended[seq_id].seq
             had, has = told.get(seq_id, []), seq.block_table
-            keep = len(had) if has[: len(had)] == had else 0
-            tables.extend(has[keep:])
-            rows.extend((seq_id, _CODE[status or seq.status], seq.num_prompt_tokens, len(seq.token_ids)))
-            rows.extend((seq.num_cached_tokens, seq.num_computed_tokens, seq.num_preemptions))
-            rows.extend((born[seq_id], end, keep, len(has) - keep))
+            keep = len(had)
+            if has != had:  # most tables of a step are as they were
+                keep = keep if has[:keep] == had else 0
+                tables.extend(has[keep:])
+            lengths = seq.num_prompt_tokens, len(seq.token_ids), seq.num_cached_tokens, seq.num_computed_tokens
+            code, life = _CODE[status or seq.status], (seq.num_preemptions, born[seq_id], end)
+            rows.extend((seq_id, code, *lengths, *life, keep, len(has) - keep))
         return rows.tobytes(), tables.tobytes()
 
     def _columns(self, step: int) -> Message:

@@ -6,9 +6,10 @@ import time
 from array import array
 from typing import Any
 
-from nvexplore.explore.contents import UNKNOWN, Contents, contents_of
+from nvexplore.explore.contents import Contents, contents_of
 from nvexplore.explore.explain import Explanation, Tokens, explain_admissions, moment_at
 from nvexplore.explore.prefix_tree import Run, largest, prefix_tree
+from nvexplore.explore.prefixes import UNKNOWN
 from nvexplore.notebook.answers import Context
 from nvexplore.notebook.view import View
 

@@ -13,11 +13,11 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from nvexplore.notebook import figure
 from nvexplore.notebook.describe import PlanSummary, StepSummary, describe_plan, describe_step
 from nvexplore.notebook.display import Display
 from nvexplore.notebook.errors import NO_MODEL, SessionError, there
 from nvexplore.notebook.links import Links, decoder
+from nvexplore.notebook.looking import Looking
 from nvexplore.notebook.requests import Request, RequestLog, RequestTable
 from nvexplore.notebook.runner import TaskRunner
 from nvexplore.notebook.settings import NvExplore
@@ -26,17 +26,15 @@ from nvexplore.notebook.tally import RunSummary, Tally, describe_run
 from nvexplore.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.figure import Figure
-
     from nvexplore.engine.subscription import Subscription
     from nvexplore.explore.recorder import Recorder
     from nvexplore.llm import LLM
-    from nvexplore.notebook.explorer import Explorer
 
 
-class Session:
+class Session(Looking):
     """Owns an LLM, its recorder, the request log, the views and the runner of live runs.
+
+    What looks at it, such as ``watch`` and ``frame``, is in looking.py.
 
     llm is None until ``load`` or ``attach``, and again after ``close``; recorder and requests stay readable.
     stops: where runs end early; ``session.stops.breakpoints = ["preempt"]`` holds for all runs, as boxes ticked in a
@@ -206,38 +204,11 @@ class Session:
         """Pause a live run."""
         self.runner.pause()
 
-    # ---------------------------------------------------------------- looking
-
-    def watch(self, what: str = "all") -> Any:
-        """A widget: one of ``display.VIEWS``, or "all" of them with run, pause and step buttons."""
-        self.stops.link(self.display.explorer)
-        return self.display.view(what)
-
-    def frame(self, name: str, *, step: int | None = None) -> pd.DataFrame:
-        """One of nvexplore.explore.frames over what was recorded; ``step`` is for "blocks" and "slots"."""
-        return figure.frame(self.recorder, name, step)
-
-    def plot(self, name: str) -> Figure:
-        """A figure of what was recorded: "memory", "throughput" or "schedule"."""
-        return figure.plot(self.recorder, name)
-
-    @property
-    def explorer(self) -> Explorer:
-        """What feeds the views: their status, selection and callbacks."""
-        return self.stops.link(self.display.explorer)
-
-    @property
-    def recorder(self) -> Recorder:
-        """The last steps of the model, or of the one that was closed last."""
-        return there(self._recorder)
+    # ---------------------------------------------------------------- itself
 
     @property
     def runner(self) -> TaskRunner:
         return there(self._runner)
-
-    @property
-    def display(self) -> Display:
-        return there(self._display)
 
     def __repr__(self) -> str:
         if self.llm is None or self.llm.is_closed:

@@ -1,9 +1,10 @@
-"""An image of one moment: the last steps' schedule above a map of the blocks. Knows no widget and no Jupyter."""
+"""A picture of one moment, for where no widget is shown. Knows no widget and no Jupyter."""
 
 from __future__ import annotations
 
 import io
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -16,58 +17,60 @@ from numpy.typing import NDArray
 from nvexplore.explore.frames import schedule
 from nvexplore.explore.plots import plot_schedule
 from nvexplore.explore.plots._figure import BLUE, LIGHT, ORANGE, SKY, legend_above
-from nvexplore.explore.recorder import Recorder
+from nvexplore.notebook.still_panel import MAX_CELLS, Codes, Panel, Scene
+from nvexplore.notebook.still_rates import memory_panel, throughput_panel
+from nvexplore.notebook.still_tables import prefix_panel, slots_panel
 
-WIDTH, BELOW, DPI = 7.6, 0.45, 80
-"""Inches: of the image, and below each part for the words of its axis."""
+WIDTH, DPI = 7.6, 80
+"""Inches of the image, and pixels of each."""
 MAX_STEPS, MAX_ROWS = 64, 24
 """Steps and sequences of the schedule; of more the last ones are drawn."""
-MAX_CELLS = 50_000
-"""Cells of the map: of a larger pool each stands for several blocks. Nor is its schedule drawn, which needs a copy."""
 STATES = {"free": LIGHT, "cached": ORANGE, "used": SKY, "shared": BLUE}
-Codes = NDArray[np.uint8]
+HATCHES = ("", "////", "", "\\\\\\\\")
 Image = NDArray[np.uint8]
 
 
-def draw(step: int, states: Codes, recorder: Recorder, parts: tuple[str, ...]) -> bytes | None:
-    """A PNG of ``parts`` ("schedule", "blocks") right after ``step``; None where nothing is left to be drawn.
-
-    states: of each block its place in ``STATES``.
-    """
-    panels: list[tuple[float, float, Callable[[Axes], object]]] = []  # room above it and its height, in inches
-    frame = _last_steps(step, recorder) if "schedule" in parts and len(states) <= MAX_CELLS else None
-    if frame is not None:
-        panels.append((0.55, 0.35 + 0.16 * max(5, frame["seq_id"].nunique()), lambda ax: plot_schedule(frame, ax)))
-    if "blocks" in parts:
-        pixels, a_cell = block_map(states)
-        height = 0.9 * WIDTH * pixels.shape[0] / pixels.shape[1]
-        panels.append((0.35, height, lambda ax: _draw_blocks(ax, step, states, pixels, a_cell)))
+def draw(scene: Scene, parts: tuple[str, ...]) -> bytes | None:
+    """A PNG of ``parts``, names of ``PANELS``, under each other; None where nothing is left to be drawn."""
+    panels = [panel for part in parts if (panel := PANELS[part](scene)) is not None]
     if not panels:
         return None
-    total = top = sum(above + height + BELOW for above, height, _ in panels)
+    total = top = sum(panel.above + panel.height + panel.below for panel in panels)
     # Placed by hand: a layout engine would draw everything twice.
     figure = Figure(figsize=(WIDTH, total), dpi=DPI)
-    for above, height, paint in panels:
-        top -= above + height
-        paint(figure.add_axes((0.07, top / total, 0.9, height / total)))
-        top -= BELOW
+    for panel in panels:
+        top -= panel.above + panel.height
+        panel.paint(figure.add_axes((panel.left, top / total, 0.97 - panel.left, panel.height / total)))
+        top -= panel.below
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=DPI, facecolor="white")
+    with warnings.catch_warnings():  # of a script that matplotlib's font has not: a box stands for each character
+        warnings.filterwarnings("ignore", r"Glyph \d+", UserWarning)
+        figure.savefig(buffer, format="png", dpi=DPI, facecolor="white")
     return buffer.getvalue()
 
 
-def _last_steps(last: int, recorder: Recorder) -> Any:
-    """The schedule frame of the kept steps that end with ``last``; None if that one is not kept."""
-    kept = {record.step: record for record in recorder.records if last - MAX_STEPS < record.step <= last}
-    first = last
-    while first - 1 in kept:
-        first -= 1
-    if last not in kept:
+def schedule_panel(scene: Scene) -> Panel | None:
+    """Who ran in the last kept steps; None if the step is not kept, or the pool is so large that it takes long."""
+    frame = _last_steps(scene) if len(scene.states) <= MAX_CELLS else None
+    if frame is None:
         return None
-    start = recorder.state_before(first).snapshot()
-    frame = schedule([start, *(kept[step] for step in range(first, last + 1))])
+    return Panel(0.55, 0.35 + 0.16 * max(5, frame["seq_id"].nunique()), lambda ax: plot_schedule(frame, ax))
+
+
+def _last_steps(scene: Scene) -> Any:
+    records = scene.last_records(MAX_STEPS)
+    if not records:
+        return None
+    frame = schedule([scene.recorder.state_before(records[0].step).snapshot(), *records])
     newest = np.unique(frame["seq_id"].to_numpy())[-MAX_ROWS:]
     return frame[frame["seq_id"].isin(newest)]
+
+
+def blocks_panel(scene: Scene) -> Panel:
+    """The map of all blocks."""
+    pixels, a_cell = block_map(scene.states)
+    height = 0.9 * WIDTH * pixels.shape[0] / pixels.shape[1]
+    return Panel(0.35, height, lambda ax: _draw_blocks(ax, scene.step, scene.states, pixels, a_cell))
 
 
 def block_map(states: Codes) -> tuple[Image, int]:
@@ -98,8 +101,7 @@ def _draw_blocks(ax: Axes, step: int, states: Codes, pixels: Image, a_cell: int)
     for spine in ax.spines.values():
         spine.set_visible(False)
     counts = np.bincount(states, minlength=len(STATES))
-    hatches = ("", "////", "", "\\\\\\\\")
-    labels = zip(STATES.items(), counts, hatches, strict=True)
+    labels = zip(STATES.items(), counts, HATCHES, strict=True)
     legend_above(
         ax,
         [
@@ -107,5 +109,15 @@ def _draw_blocks(ax: Axes, step: int, states: Codes, pixels: Image, a_cell: int)
             for (name, colour), count, hatch in labels
         ],
     )
-    many = f"; a cell is {a_cell:,} blocks" if a_cell > 1 else ""
+    many = f"; a cell is {a_cell:,} blocks, in the state of most of them" if a_cell > 1 else ""
     ax.set_xlabel(f"{len(states):,} KV blocks after step {step:,}, row by row{many}")
+
+
+PANELS: dict[str, Callable[[Scene], Panel | None]] = {
+    "schedule": schedule_panel,
+    "blocks": blocks_panel,
+    "memory": memory_panel,
+    "throughput": throughput_panel,
+    "slots": slots_panel,
+    "prefix": prefix_panel,
+}

@@ -77,7 +77,9 @@ class Timeline:
         self._preempted(record.before.preempted, preempted)  # a step that failed did this, before the plan
         kinds, recomputed = self._kinds(record)
         self._preempted(planned.preempted, preempted)
-        prefill = sum(count for count, is_prefill in zip(planned.count, planned.is_prefill, strict=True) if is_prefill)
+        prefill = 0
+        if True in planned.is_prefill:  # most steps have none
+            prefill = sum(count for count, is_one in zip(planned.count, planned.is_prefill, strict=True) if is_one)
         times = record.committed
         head = (
             record.step,

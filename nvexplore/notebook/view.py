@@ -11,6 +11,7 @@ from ipywidgets import widget_serialization
 
 from nvexplore.notebook import answers, assets, rerun
 from nvexplore.notebook.explorer import Explorer
+from nvexplore.notebook.still_outputs import Displayed
 
 
 def file_of(view: type) -> str:
@@ -18,7 +19,7 @@ def file_of(view: type) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "_", view.__name__).lower()
 
 
-class View(anywidget.AnyWidget):
+class View(Displayed, anywidget.AnyWidget):
     """One view of an Explorer. A subclass named ``BlockView`` shows what widgets/block_view.js mounts.
 
     Run in the same cell again it takes the place of the one before, which is closed.
@@ -49,6 +50,10 @@ class View(anywidget.AnyWidget):
 
     def __repr__(self) -> str:
         return f"{self._anywidget_id.rpartition('.')[2]} of {self.explorer!r}"
+
+    def written_again(self, unless: str) -> Any:
+        """As of ``Explorer``."""
+        return self.explorer.completed(super()._repr_mimebundle_(), self.view, unless)
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
         self.explorer.start()

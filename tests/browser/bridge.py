@@ -23,7 +23,9 @@ FLAGS = [
     "--host-resolver-rules=MAP * ~NOTFOUND",
 ]  # fmt: skip
 PAGE = (Path(__file__).parent / "page.html").read_text(encoding="utf-8")
-# What JupyterLab's dark theme sets.
+# What JupyterLab's themes set.
+LAB_LIGHT = """:root { --jp-layout-color0: white; --jp-ui-font-color0: rgba(0,0,0,1); --jp-ui-font-color2:
+rgba(0,0,0,.54); --jp-border-color2: #e0e0e0; --jp-brand-color1: #1976d2; } body { background: white }"""
 LAB_DARK = """:root { --jp-layout-color0: #111; --jp-ui-font-color0: rgba(255,255,255,1); --jp-ui-font-color2:
 rgba(255,255,255,.7); --jp-border-color2: #616161; --jp-brand-color1: #2196f3; } body { background: #111 }"""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from nvexplore.explore.contents import contents_of
@@ -121,12 +123,19 @@ def test_a_tree_that_takes_long_is_asked_for_less_often_while_it_runs(
 ) -> None:
     real, asked = PrefixView.answer, []
 
-    def slow(context: Context, id: int) -> dict[str, object]:
+    def counted(context: Context, id: int) -> dict[str, object]:
         asked.append(context.step)
-        return real(context, id) | ({"ms": 60_000} if context.step >= 0 else {})
+        return real(context, id)
 
-    monkeypatch.setattr(PrefixView, "answer", staticmethod(slow))
+    monkeypatch.setattr(PrefixView, "answer", staticmethod(counted))
     bridge, engine = open_page(), demo_engine()
+    post = bridge.explorer._post
+
+    def slow(message: dict[str, Any], buffers: list[bytes]) -> None:
+        took_long = message.get("type") == "answer" and message.get("step", -1) >= 0
+        post({**message, "ms": 60_000} if took_long else message, buffers)
+
+    monkeypatch.setattr(bridge.explorer, "_post", slow)
     engine.subscribe(bridge.explorer.push)
     bridge.show("prefix_view")
     bridge.explorer.status = "running"

@@ -7,7 +7,7 @@ one to meet every value of each other; the GPU gets all.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import combinations, groupby
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.kernels.cases import needless
 from tests.kernels.float8 import use_exact_float8
 from tests.kernels.places import Place
 
@@ -97,22 +98,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if spared:
         config.hook.pytest_deselected(items=list(spared))
         items[:] = [item for item in items if item not in spared]
-
-
-def needless(cases: list[Any]) -> list[Any]:
-    """Those of one test's cases all of whose pairs of values meet in the others too."""
-    pairs = {case: set(combinations(sorted(case.callspec.indices.items()), 2)) for case in cases if has_three(case)}
-    missing = set().union(*pairs.values())
-    left = list(pairs)
-    while missing:
-        best = max(left, key=lambda case: len(pairs[case] & missing))  # the first of several
-        left.remove(best)
-        missing -= pairs[best]
-    return left
-
-
-def has_three(case: Any) -> bool:
-    return hasattr(case, "callspec") and len(case.callspec.indices) > 2
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""CUDA graphs without a GPU: what was run while a graph was captured is run again when it is replayed.
+"""CUDA graphs without a GPU: what was to be captured, which runs nothing, is run when the graph is replayed.
 
 The inbox, the spreading of block tables and the rows of padding are the real ones; only that a graph knows nothing but
 addresses must be seen on a GPU.
@@ -19,7 +19,7 @@ from nvexplore.backends.graphs import Graphs
 
 
 class FakeGraph:
-    """Stands for torch.cuda.CUDAGraph; its results lie where they lay when it was captured."""
+    """Stands for torch.cuda.CUDAGraph; its results lie where those of the run before its capture lay."""
 
     current: FakeGraph | None = None
 
@@ -54,12 +54,17 @@ def use_fake_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make ``Graphs`` capture and replay on the CPU; of small prompts' graphs one, since all take long."""
     monkeypatch.setattr(prefill_graphs, "SIZES", (16,))
     run = Graphs._run
+    before: list[tuple[tuple[Any, ...], tuple[Tensor, ...]]] = []
 
     def noticed(self: Graphs, *given: Any) -> tuple[Tensor, ...]:
-        results: tuple[Tensor, ...] = run(self, *given)
-        if FakeGraph.current is not None:
-            FakeGraph.current.again = lambda: run(self, *given)
-            FakeGraph.current.results = results
+        if FakeGraph.current is None:
+            results: tuple[Tensor, ...] = run(self, *given)
+            before[:] = [(given, results)]
+            return results
+        ran, results = before.pop()
+        assert all(one is other for one, other in zip(ran, given, strict=True)), "captured without a run before it"
+        FakeGraph.current.again = lambda: run(self, *given)
+        FakeGraph.current.results = results
         return results
 
     monkeypatch.setattr(Graphs, "_run", noticed)

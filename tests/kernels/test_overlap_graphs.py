@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from nvexplore.backends.kernels.feed_ids import feed_ids
+from nvexplore.engine.events import Planned
 from nvexplore.llm import LLM
 from nvexplore.runner import model_runner
 from nvexplore.sampling_params import SamplingParams
@@ -19,7 +20,7 @@ from tests.paged import token_ids
 
 PROMPTS = [[32 + token % 90 for token in token_ids(length, seed=length)] for length in (3, 9, 5)]
 OPTIONS: dict[str, Any] = {"device": "cpu", "dtype": "float32", "block_size": 4, "num_kvcache_blocks": 64}
-OPTIONS |= {"max_num_seqs": 5, "max_num_batched_tokens": 32, "max_model_len": 64}
+OPTIONS |= {"max_num_seqs": 4, "max_num_batched_tokens": 32, "max_model_len": 64}
 
 
 @pytest.mark.parametrize("count", [1, 5, 1500])
@@ -39,7 +40,7 @@ def test_feed_ids(count: int, device: torch.device) -> None:
 @pytest.mark.parametrize(
     ("params", "enforce_eager"),
     [
-        (SamplingParams(temperature=0.9, top_k=5, max_tokens=4, ignore_eos=True), False),
+        (SamplingParams(temperature=0.9, top_k=5, max_tokens=3, ignore_eos=True), False),
         (SamplingParams(temperature=0, max_tokens=6, stop_token_ids=range(30, 70)), False),
         (SamplingParams(temperature=0, max_tokens=5, stop_token_ids=range(30, 70)), True),
     ],
@@ -48,20 +49,32 @@ def test_feed_ids(count: int, device: torch.device) -> None:
 def test_overlapped_steps_of_the_gpus_backend(
     params: SamplingParams, enforce_eager: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """They give what single steps give, of the CPU's backend where tokens are not drawn."""
     toy = make_toy(tmp_path / "toy", "llama", num_layers=1)
-    use_fake_graphs(monkeypatch)
-    monkeypatch.setattr(model_runner, "create_backend", lambda *given, **options: Interpreted(torch.float32))
-    found = []
-    for overlap in (False, True):
-        with LLM(toy, **OPTIONS, overlap=overlap, enforce_eager=enforce_eager) as llm:
-            told: list[Any] = []
-            with llm.engine.subscribe(told.append):
-                outputs = llm.generate(PROMPTS, params, use_tqdm=False)
-            found.append([each.token_ids for output in outputs for each in output.outputs])
-            planned = [record.planned for record in told[1:]]
-            assert any(plan.is_ahead for plan in planned) is overlap
-            assert any(plan.graph_size is not None for plan in planned) is not enforce_eager
-    assert found[0] == found[1]
+
+    def run(overlap: bool) -> tuple[list[Any], list[Planned]]:
+        told: list[Any] = []
+        with (
+            LLM(toy, **OPTIONS, overlap=overlap, enforce_eager=enforce_eager) as llm,
+            llm.engine.subscribe(told.append),
+        ):
+            outputs = llm.generate(PROMPTS, params, use_tqdm=False)
+        tokens = [each.token_ids for output in outputs for each in output.outputs]
+        return tokens, [record.planned for record in told[1:]]
+
+    def interpret() -> None:
+        use_fake_graphs(monkeypatch)
+        monkeypatch.setattr(model_runner, "create_backend", lambda *given, **options: Interpreted(torch.float32))
+
+    if params.temperature:  # the CPU's draws are others
+        interpret()
+    expected, single = run(overlap=False)
+    if not params.temperature:
+        interpret()
+    found, planned = run(overlap=True)
+    assert found == expected
+    assert any(plan.is_ahead for plan in planned) and not any(plan.is_ahead for plan in single)
+    assert any(plan.graph_size is not None for plan in planned) is not enforce_eager
 
 
 @pytest.mark.parametrize("max_num_seqs", [3, 16])

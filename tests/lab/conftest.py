@@ -1,8 +1,10 @@
-"""One JupyterLab server and one chromium for the tests of this folder, a fresh page and notebook for each test."""
+"""A server for each front end and one chromium for the tests of this folder; a fresh notebook for each test."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -11,15 +13,22 @@ from playwright.sync_api import Browser, sync_playwright
 from nvexplore.toy import make_toy
 from tests.lab.driver import LAB_FLAGS, LabNotebook, lab_server, notebook_of
 
-Open = Callable[[str, list[str]], LabNotebook]
+Open = Callable[..., LabNotebook]
+Serve = Callable[[str], tuple[str, Path]]
 
 
 @pytest.fixture(scope="package")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
-    root = tmp_path_factory.mktemp("lab")
-    make_toy(root / "work" / "toy")
-    with lab_server(root) as base:
-        yield base, root / "work"
+def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
+    """Address and folder of a front end's server, which is started when it is first asked for."""
+    with ExitStack() as running:
+
+        @cache
+        def start(app: str) -> tuple[str, Path]:
+            root = tmp_path_factory.mktemp(app)
+            make_toy(root / "work" / "toy")
+            return running.enter_context(lab_server(root, app)), root / "work"
+
+        yield start
 
 
 @pytest.fixture(scope="package")
@@ -31,14 +40,14 @@ def lab_browser() -> Iterator[Browser]:
 
 
 @pytest.fixture
-def open_notebook(lab: tuple[str, Path], lab_browser: Browser) -> Iterator[Open]:
+def open_notebook(serve: Serve, lab_browser: Browser) -> Iterator[Open]:
     """Open a new notebook with these cells; afterwards no page error, and no request to another host."""
     opened: list[LabNotebook] = []
 
-    def open_(name: str, cells: list[str]) -> LabNotebook:
+    def open_(name: str, cells: list[str], app: str = "lab") -> LabNotebook:
         page = lab_browser.new_context(viewport={"width": 1280, "height": 1000}).new_page()
         page.set_default_timeout(60_000)
-        opened.append(LabNotebook(page, *lab, notebook_of(cells), name))
+        opened.append(LabNotebook(page, *serve(app), notebook_of(cells), name, app))
         return opened[-1]
 
     yield open_

@@ -1,6 +1,7 @@
-"""The picture in the README: ``python -m tests.lab.shoot_readme [FILE]`` (default notebooks/screenshot.png).
+"""The picture in the README: ``python -m tests.lab.shoot_readme [FILE [Dark]]`` (default notebooks/screenshot.png).
 
-Runs the first notebook in JupyterLab up to the preemption, with the demo model, and shows it at its views.
+Runs the first notebook in JupyterLab up to the preemption, with the demo model, and shows it at its views: the
+schedule, the blocks and the prefix cache, with the request selected that the preemption was for.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ SHOW_VIEWS = """() => {
   cell.closest('.jp-WindowedPanel-outer').scrollBy(0, 4); }"""
 
 
-def shoot(target: Path) -> None:
+def shoot(target: Path, theme: str = "Light") -> None:
     demo_model_path()
     notebook = nbformat.read(CHECKOUT / "notebooks" / NAME, as_version=4)
     last = next(i for i, cell in enumerate(notebook.cells) if cell.id == LAST_CELL)
@@ -31,14 +32,17 @@ def shoot(target: Path) -> None:
     with tempfile.TemporaryDirectory() as folder, lab_server(Path(folder)) as base, sync_playwright() as playwright:
         work = Path(folder) / "work"
         browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=LAB_FLAGS)
-        page = browser.new_page(viewport={"width": 1180, "height": 1056}, device_scale_factor=1.5)
+        page = browser.new_page(viewport={"width": 1180, "height": 1330}, device_scale_factor=1.5)
         page.set_default_timeout(300_000)
         lab = LabNotebook(page, base, work, notebook, NAME)
-        page.evaluate("() => window.jupyterapp.commands.execute('application:toggle-left-area').then(() => null)")
+        lab.command("application:toggle-left-area")
         lab.run_all()
         step = lab.python("print(loaded.session.llm.engine.next_step)")
         page.locator(f".nvx-schedule[data-step='{step}']").wait_for()
-        lab.python("loaded.session.explorer.select('sequence', loaded.session.log.find('q-7').seq_id)")
+        lab.python("loaded.session.explorer.panels = ['prefix_view']")
+        lab.python("loaded.session.explorer.select('sequence', loaded.session.log.find('q-2').seq_id)")
+        page.locator(f".nvx-prefix[data-step='{int(step) - 1}']").wait_for()
+        lab.command("apputils:change-theme", theme=f"JupyterLab {theme}")
         page.evaluate(SHOW_VIEWS)
         page.mouse.move(5, 5)
         page.wait_for_timeout(1500)
@@ -48,4 +52,4 @@ def shoot(target: Path) -> None:
 
 
 if __name__ == "__main__":
-    shoot(Path(sys.argv[1]) if len(sys.argv) > 1 else CHECKOUT / "notebooks" / "screenshot.png")
+    shoot(Path(sys.argv[1]) if len(sys.argv) > 1 else CHECKOUT / "notebooks" / "screenshot.png", *sys.argv[2:3])

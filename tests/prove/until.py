@@ -1,22 +1,20 @@
-"""A run stops at exactly the steps that the records of the same run, when nothing stops it, name: blocking and live."""
+"""A run stops at exactly the steps that a scan of the finished records names: blocking, live, and overlapped.
+
+Where every step is single, the records are those of a run that nothing stops. Where steps overlap, a run that stops
+makes other steps (it knows that a request has ended before it plans the next), so the records are its own.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Callable
-from functools import partial
-from typing import Any
+from typing import NamedTuple
 
-from nvexplore.engine.batch import Dispatch, ScheduledBatch
-from nvexplore.engine.events import Snapshot, StepRecord
-from nvexplore.engine.sequence import Sequence
-from nvexplore.explore.frames import prefix_hits, steps
 from nvexplore.notebook.session import Session
-from tests.drive import Workload
-from tests.notebook_fakes import FakeLLM
 from tests.prove import Figures, Proof, combine
-from tests.workloads import make_workload
+from tests.prove._until_case import Case, nothing, scan
 
 EXPRESSIONS = (
     "num_waiting > 1 and num_free_blocks < 4",
@@ -24,81 +22,11 @@ EXPRESSIONS = (
     "num_sampled_tokens < num_seqs",
     "num_added + num_finished > 1",
 )
-MISSES = ("unseen", "differs", "evicted", "in_flight")
 EVENTS = ("preempt", "miss", "hit", "finish", "evict", "graph-miss")
 WHATS = (*EVENTS, "step", "expression")
-RUNS = 280  # of each; in some of them it does not come up, and then nothing must stop
-LEAST = 100  # in which it must come up for the claim to mean something
+RUNS = 640  # of each, in every other of which steps overlap; where it does not come up, nothing must stop
+LEAST = 100  # of either kind, in which it must come up for the claim to mean something
 MOST_STOPS = 40  # of a run; the rest is run to the end, which is much quicker
-
-
-class Case:
-    """One workload over an engine of its own, whose requests arrive at steps that the seed names."""
-
-    def __init__(self, seed: int) -> None:
-        self.work: Workload = make_workload(seed)
-        rng, engine = random.Random(f"until {seed}"), self.work.engine
-        self.arrivals = sorted((rng.choice([0, 0, rng.randint(1, 30)]), i) for i in range(len(self.work.requests)))
-        graphs: list[str | int] = ["cpu", "enforce_eager", 1, 1, 1, 2]
-        engine.runner.dispatch = partial(dispatch, rng.choice(graphs))  # type: ignore[method-assign]
-        self.evicting: list[int] = []
-        take, links = engine.blocks._take, engine.blocks.cache.links
-
-        def noted(seq: Sequence, blocks: list[int]) -> None:
-            if any(links[block] is not None for block in blocks):
-                self.evicting.append(engine.next_step)
-            take(seq, blocks)
-
-        engine.blocks._take = noted  # type: ignore[method-assign]
-        engine.subscribe(self.push)
-        self.session = Session()
-        llm: Any = FakeLLM()
-        llm._engine = engine
-        FakeLLM.made.clear()
-        self.session.attach(llm)
-
-    def push(self, item: Snapshot | StepRecord) -> None:
-        """Between two steps: add whoever arrives now, and somebody in any case when there is nothing to do."""
-        engine = self.work.engine
-        while self.arrivals and (self.arrivals[0][0] <= item.step or not engine.has_unfinished):
-            _, index = self.arrivals.pop(0)
-            prompt, params = self.work.requests[index]
-            engine.add_request(prompt, params, priority=index % 3 - 1)
-
-    @property
-    def planned(self) -> list[tuple[list[int], list[int]]]:
-        return [(record.planned.seq_id, record.planned.context_len) for record in self.session.recorder]
-
-
-def dispatch(graphs: str | int, batch: ScheduledBatch) -> Dispatch:
-    """No graphs for a reason that holds for all steps, or graphs for so many rows."""
-    if any(batch.is_prefill):
-        return Dispatch(eager_reason="prefill")
-    if isinstance(graphs, str):
-        return Dispatch(eager_reason=graphs)
-    if any(seq.logprobs is not None for seq in batch.seqs):
-        return Dispatch(eager_reason="log probabilities")
-    if len(batch.seqs) > graphs:
-        return Dispatch(eager_reason=f"more than {graphs} rows")
-    return Dispatch(graph_size=graphs, padding=graphs - len(batch.seqs))
-
-
-def scan(case: Case, what: str) -> list[int]:
-    """The steps that a finished run names, by other ways than the records' reader that is to be proved."""
-    if what == "evict":
-        return sorted(set(case.evicting))
-    recorder = case.session.recorder
-    if what in ("hit", "miss"):
-        admissions = prefix_hits(recorder)
-        rows = admissions["num_hit_tokens"] > 0 if what == "hit" else admissions["miss_cause"].isin(MISSES)
-        return sorted(set(admissions["step"][rows]))
-    query = {
-        "preempt": "num_preempted > 0",
-        "finish": "num_finished > 0",
-        "graph-miss": "num_decode_tokens > 0 and num_prefill_tokens == 0 and "
-        "eager_reason in ('log probabilities', 'more than 1 rows', 'more than 2 rows')",
-    }.get(what, what)
-    return list(steps(recorder).query(query, engine="python")["step"])
 
 
 def run_case(case: Case, what: str, expected: list[int], way: Callable[[Session, str | None], str | None]) -> int:
@@ -133,28 +61,132 @@ def ticked(session: Session, what: str | None) -> str | None:
     return session.run().found
 
 
+class Asked(NamedTuple):
+    """Somebody wanted a stop: the first step to look at, and what was found; whether a step was in the air then."""
+
+    first: int
+    found: str | None
+    in_the_air: bool
+
+    @property
+    def last(self) -> int | None:
+        return None if self.found is None else int(self.found.removeprefix("step ").partition(":")[0])
+
+
+def paused(case: Case, what: str) -> Asked:
+    """A run is paused, and the next one has a condition."""
+    case.then = case.session.pause
+    blocking(case.session, None)
+    first = case.work.engine.next_step
+    return Asked(first, (blocking, live)[first % 2](case.session, what), False)
+
+
+def ticked_meanwhile(case: Case, what: str) -> Asked:
+    """Boxes are ticked, on whatever thread, while a run goes on: they hold for the step in the air already."""
+    session, seen = case.session, [case.work.engine.next_step + case.at + 1, 0]
+
+    def tick() -> None:
+        session.stops.breakpoints = what.split(",")
+        seen[:] = len(session.recorder), len(case.work.engine._steps.flights)
+
+    case.then = tick
+    found = (blocking, live)[case.at % 2](session, None)
+    return Asked(seen[0], found, bool(seen[1]))
+
+
+def taken_over(case: Case, what: str) -> Asked:
+    """A cell begins a run while a live one goes on: what that had begun is no step of this one."""
+    return asyncio.run(meanwhile(case, lambda: case.work.engine.next_step, lambda: case.session.run(until=what)))
+
+
+def turned_picky(case: Case, what: str) -> Asked:
+    """A live run gets a condition while it goes on: what it has begun is looked at."""
+    return asyncio.run(meanwhile(case, lambda: len(case.session.recorder), lambda: case.session.run_live(until=what)))
+
+
+async def meanwhile(case: Case, first: Callable[[], int], ask: Callable[[], object]) -> Asked:
+    """Ask when a live run has come as far as ``case.at``."""
+    runner, reached = case.session.run_live(), asyncio.Event()
+    runner.slice_s = 0  # one step a slice: the same happens however fast this machine is
+    case.then = reached.set
+    while runner.is_running and not reached.is_set():
+        await asyncio.sleep(0)
+    begun, in_the_air = first(), bool(case.work.engine._steps.flights)
+    ask()
+    await runner.done()
+    return Asked(begun, runner.found, in_the_air)
+
+
 def run_one(seed: int) -> Figures:
-    """Two runs of one workload: one that nothing stops, and one that goes from stop to stop."""
     kind, number = WHATS[seed % len(WHATS)], seed // len(WHATS)
+    if number % 2:
+        return run_overlapped(kind, number // 2)
+    return run_single(kind, number // 2)
+
+
+def events(kind: str, rng: random.Random) -> list[str]:
+    """The event, and sometimes another beside it."""
+    return [kind, rng.choice(EVENTS)] if rng.random() < 0.2 else [kind]
+
+
+def run_single(kind: str, number: int) -> Figures:
+    """Two runs of one workload: one that nothing stops, and one that goes from stop to stop."""
     free, stopped = Case(number), Case(number)
     free.session.run()
-    rng = random.Random(f"what {seed}")
+    rng = random.Random(f"{kind} {number}")
     ways = [blocking, live]
-    what = kind
+    whats = [kind]
     if kind == "step":
-        what = f"step == {rng.randrange(len(free.session.recorder))}"
+        whats = [f"step == {rng.randrange(len(free.session.recorder))}"]
     elif kind == "expression":
-        what = rng.choice(EXPRESSIONS)
+        whats = [rng.choice(EXPRESSIONS)]
     else:
         ways.append(ticked)
-    expected = scan(free, what)
-    if rng.random() < 0.2 and kind in EVENTS:  # two at once
-        other = rng.choice(EVENTS)
-        expected = sorted({*expected, *scan(free, other)})
-        what = f"{kind},{other}"
-    num_stops = run_case(stopped, what, expected, ways[number % len(ways)])
+        whats = events(kind, rng)
+    way = ways[number % len(ways)]
+    expected = sorted({step for what in whats for step in scan(free, what)})
+    num_stops = run_case(stopped, ",".join(whats), expected, way)
     assert stopped.planned == free.planned, "the stops changed what was run"
-    return {"runs": 1, f"with_{kind}": int(num_stops > 0), "stops": num_stops, ways[number % len(ways)].__name__: 1}
+    return {"runs": 1, f"with_{kind}": int(num_stops > 0), "stops": num_stops, way.__name__: 1}
+
+
+def run_overlapped(kind: str, number: int) -> Figures:
+    """A run whose steps overlap until, somewhere in it, somebody wants it to stop; and so again and again."""
+    case, rng = Case(number, overlap=True), random.Random(f"overlapped {kind} {number}")
+    engine, recorder = case.work.engine, case.session.recorder
+    ways = [paused, taken_over, turned_picky]
+    whats = [kind]
+    if kind == "expression":
+        whats = [rng.choice(EXPRESSIONS)]
+    elif kind != "step":
+        ways.append(ticked_meanwhile)
+        whats = events(kind, rng)
+    figures: Counter[str] = Counter(overlapped_runs=1)
+    asked: list[tuple[list[str], Asked]] = []
+    while engine.has_unfinished and len(asked) < MOST_STOPS:
+        case.at, way = engine.next_step + rng.randint(0, 6), rng.choice(ways)
+        if kind == "step":
+            whats = [f"step == {case.at + rng.randint(2, 9)}"]  # not one that is past by then
+        begun = way(case, ",".join(whats))
+        case.then, case.session.stops.breakpoints = nothing, []
+        asked.append((whats, begun))
+        figures[way.__name__] += 1
+        figures["asked_in_the_air"] += begun.in_the_air
+        if begun.found is not None:
+            assert engine.next_step == len(recorder) and not engine._steps.flights, "steps were made after the stop"
+            assert begun.found.startswith(f"step {recorder.last_step}: "), f"{begun.found} at {recorder.last_step}"
+            figures["stops"] += 1
+    assert blocking(case.session, None) is None
+    for whats, begun in asked:
+        marks = {step for what in whats for step in scan(case, what)}
+        expected = min((step for step in marks if step >= begun.first), default=None)
+        assert begun.last == expected, f"{whats} from step {begun.first} on: stopped at {begun.last}, not {expected}"
+    free = Case(number, overlap=True)
+    free.session.run()
+    assert case.outputs == free.outputs, "the stops changed what was said"
+    figures[f"overlapped_with_{kind}"] = int(figures["stops"] > 0)
+    figures["steps_ahead"] = sum(record.planned.is_ahead for record in recorder)
+    return dict(figures)
 
 
 def run_chunk(seeds: range) -> Figures:
@@ -164,7 +196,7 @@ def run_chunk(seeds: range) -> Figures:
 
 def check(figures: Figures) -> None:
     """Everything came up often enough."""
-    rare = {f"with_{kind}": figures.get(f"with_{kind}", 0) for kind in WHATS}
+    rare = {name: figures.get(name, 0) for kind in WHATS for name in (f"with_{kind}", f"overlapped_with_{kind}")}
     rare = {name: count for name, count in rare.items() if count < LEAST}  # type: ignore[operator]
     assert not rare, f"too rare to prove anything: {rare}"
 
@@ -173,7 +205,7 @@ PROOF = Proof(
     "until",
     "Runs stop at exactly the steps that the records of the same run name when nothing stops it",
     RUNS * len(WHATS),
-    2 * len(WHATS),
+    4 * len(WHATS),
     run_chunk,
     chunk=5 * len(WHATS),
     check=check,

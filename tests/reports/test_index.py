@@ -47,7 +47,6 @@ ANSWERED = {
 
 # What waits for work that is still to be done, and the reason where it is not the title itself.
 LATER = {
-    "front ends": {"J15": "Colab and VS Code themselves, and binary buffers that do not arrive"},
     "tensor parallelism": {
         "N07": "what a sequence takes along to a worker",
         "N15": "in processes: so far the shares of two ranks are loaded and compared in one",
@@ -60,7 +59,7 @@ LATER = {
     },
 }
 # Reports of which one half is a test and the other stands above.
-HALVES = expanded("N15 N30 V18 J15")
+HALVES = expanded("N15 N30 V18")
 
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
