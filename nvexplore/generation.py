@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
 
+from nvexplore.collector import few_collections
 from nvexplore.engine.engine import Engine
 from nvexplore.engine.events import StepRecord
 from nvexplore.engine.sequence import Logprobs, Sequence
@@ -149,11 +150,13 @@ def _refuse_to_wait(engine: Engine) -> None:
 
 def run_to_end(seqs: list[Sequence], advance: Callable[[], None], use_tqdm: bool) -> None:
     """Call ``advance`` until all of ``seqs`` have finished; a progress bar counts their tokens."""
-    done = 0
-    with closing(progress_bar(sum(seq.sampling_params.max_tokens for seq in seqs), use_tqdm)) as bar:
-        while not all(seq.is_finished for seq in seqs):
+    done, left = 0, seqs
+    bar = progress_bar(sum(seq.sampling_params.max_tokens for seq in seqs), use_tqdm)
+    with closing(bar), few_collections():
+        while left := [seq for seq in left if not seq.is_finished]:
             advance()
-            now = sum(seq.num_completion_tokens for seq in seqs)
-            bar.update(now - done)
-            done = now
+            if use_tqdm:
+                now = sum(seq.num_completion_tokens for seq in seqs)
+                bar.update(now - done)
+                done = now
         bar.total = done  # a completion that ended early is complete

@@ -60,6 +60,27 @@ def test_thousands_of_steps_a_second_are_few_messages(comms: list[RecordedComm])
     assert last["step"] == llm.engine.next_step  # the end of a run is always told
 
 
+def test_many_requests_are_told_at_once(comms: list[RecordedComm], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A snapshot copies the whole pool, so that one for each request would take seconds."""
+    snapshots = list[int]()
+
+    async def cell() -> None:
+        session = Session()
+        llm = session.load()
+        explorer, snapshot = session.explorer, llm.engine.snapshot
+        monkeypatch.setattr(llm.engine, "snapshot", lambda: (snapshots.append(1), snapshot())[1])
+        for number in range(5):
+            session.add("hello", max_tokens=3, request_id=f"r{number}")
+        assert explorer.status == "paused" and not snapshots
+        await asyncio.sleep(0)
+        assert len(snapshots) == 1 and len(explorer._feed.mirror.state.waiting) == 5
+        session.abort("r0")
+        await asyncio.sleep(0)
+        assert len(snapshots) == 2 and len(explorer._feed.mirror.state.waiting) == 4
+
+    asyncio.run(cell())
+
+
 def test_watching_costs_little() -> None:
     """A recorder and views that nobody has displayed yet slow a real engine's steps by microseconds."""
 

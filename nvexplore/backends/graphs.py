@@ -7,7 +7,6 @@ spreads them to the widest. Another puts the ids in place that the step before h
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ from torch import Tensor
 
 from nvexplore.backends.kernels.feed_ids import feed_ids
 from nvexplore.backends.kernels.spread_tables import spread_tables
+from nvexplore.collector import collect_all
 from nvexplore.layers.controls import Controls
 from nvexplore.runner.forward_batch import ForwardBatch
 from nvexplore.runner.packing import Shapes, packed_size
@@ -32,7 +32,7 @@ _ALIVE: WeakSet[Graphs] = WeakSet()
 
 def release_memory() -> None:
     """Give freed memory back to the driver, and cuBLAS' scratch memory too where no engine's graphs may use it."""
-    gc.collect()  # a model is full of references in circles
+    collect_all()  # a model is full of references in circles
     clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
     if clear is not None and not _ALIVE:
         clear()

@@ -5,6 +5,7 @@ Only then are the widgets imported: the names of the views are those of their fi
 
 from __future__ import annotations
 
+import asyncio
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from nvexplore.explore.until import EVENTS
 from nvexplore.notebook.errors import SessionError
+from nvexplore.notebook.weak import if_alive
 
 if TYPE_CHECKING:
     from nvexplore.engine.engine import Engine
@@ -56,6 +58,7 @@ class Display:
         self._command = command
         self._explorer: Explorer | None = None
         self._subscription: Subscription | None = None
+        self._will_refresh = False
 
     @property
     def explorer(self) -> Explorer:
@@ -78,6 +81,8 @@ class Display:
         self._subscription = engine.subscribe(explorer.push)
         explorer.on_command(self._command)
         explorer.events = EVENTS
+        this = weakref.ref(self)
+        explorer.outputs.catch_up = lambda: if_alive(this, Display._catch_up)
         self._explorer = explorer
         self.show(runner.status)
         return explorer
@@ -108,7 +113,29 @@ class Display:
                 self._explorer.outputs.mark()
 
     def refresh(self) -> None:
-        """Let the views catch up now, with what happened since the last step too (a request was added)."""
+        """Let the views catch up, with what happened since the last step too (a request was added).
+
+        Where an event loop runs, in its next round: the whole pool is copied for it, and requests come by the hundred.
+        """
+        if self._explorer is None or self._will_refresh:
+            return
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            self._refresh()
+        else:
+            self._will_refresh = True
+            if (runner := self._runner()) is not None:
+                self._explorer.status = runner.status
+            self._explorer.outputs.mark()  # they are written when the cell ends, which is before the next round
+            loop.call_soon(self._catch_up)
+
+    def _catch_up(self) -> None:
+        if self._will_refresh:
+            self._refresh()
+
+    def _refresh(self) -> None:
+        self._will_refresh = False
         engine, runner = self._engine(), self._runner()
         if self._explorer is not None and engine is not None and runner is not None:
             self._explorer.push(engine.snapshot())

@@ -16,8 +16,8 @@ from nvexplore.explore.state import FoldError
 from nvexplore.notebook.messages import Message, Writer, nothing
 from nvexplore.notebook.mirror import Mirror
 
-MAX_PENDING = 64
-"""Records kept back unread at most: reading them is left to the moment when a message is due."""
+MAX_PENDING = 4
+"""Records kept back unread at most: a GPU that computes the next step covers the reading of a few, not of many."""
 REST_S = 0.3
 """An engine that made no step for so long is at rest: its state is sent as a frame, which a saved notebook keeps."""
 FRAME_BYTES_PER_S = 1_000_000

@@ -19,6 +19,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from nvexplore.collector import few_collections
+
 NO_LOOP = "no event loop runs here (this is not a notebook): use a blocking run"
 
 
@@ -125,8 +127,9 @@ class TaskRunner:
         self._on_change(self)
         before = self.num_steps
         try:
-            while self._running and self.num_steps - before != max_steps and self._has_work():
-                self._make_one(max_steps is not None)
+            with few_collections():
+                while self._running and self.num_steps - before != max_steps and self._has_work():
+                    self._make_one(max_steps is not None)
             self.num_steps += self._settle()
         finally:
             self._blocking = self._running = False
@@ -184,11 +187,12 @@ class TaskRunner:
         self._on_change(self)
 
     async def _main(self) -> None:
-        while self.is_running and not self._blocking:
-            pause = self._slice()
-            if self.is_running:
-                # A real millisecond, not sleep(0): it lets the kernel's sockets be polled between two slices.
-                await asyncio.sleep(max(0.001, pause))
+        with few_collections():
+            while self.is_running and not self._blocking:
+                pause = self._slice()
+                if self.is_running:
+                    # A real millisecond, not sleep(0): it lets the kernel's sockets be polled between two slices.
+                    await asyncio.sleep(max(0.001, pause))
         try:
             self.num_steps += self._settle()
         except BaseException as error:

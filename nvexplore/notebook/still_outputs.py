@@ -68,12 +68,16 @@ class _Output:
 
 
 class Outputs:
-    """What an Explorer and its views have left in cells. is_seen: a page has said that it shows one of them."""
+    """What an Explorer and its views have left in cells.
+
+    is_seen: a page has said that it shows one of them. catch_up: called before anything is written.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._outputs: deque[_Output] = deque(maxlen=MAX_OUTPUTS)
         self.is_seen = False
+        self.catch_up: Callable[[], object] = lambda: None
         self._is_due = self._is_hooked = False
         self._written = -REST_S
         self._timer: asyncio.TimerHandle | None = None
@@ -132,6 +136,7 @@ class Outputs:
         self._stop_timer()
         if not self._is_due:
             return
+        self.catch_up()
         self._is_due = False
         bundles: dict[tuple[int, str], Any] = {}
         for output in list(self._outputs):
