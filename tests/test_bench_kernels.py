@@ -73,6 +73,7 @@ def test_a_failure_is_told_and_only_ours_counts() -> None:
     assert ours.is_failure and not theirs.is_failure
     assert table_line(theirs, CEILINGS).split("  ")[-1].strip() == "failed: no such package"
     assert theirs.rate() is None and theirs.as_dict(CEILINGS)["share"] is None
+
     def wordy() -> Work:
         raise ValueError("the compiler raised:\n\n  OutOfMemory: 3 GiB\nand more")
 
