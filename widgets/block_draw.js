@@ -1,9 +1,8 @@
-// Draws the cells of the block view: one by one where they are large, else as an image of one pixel a block.
+// Draws the cells of the block view one by one, where they are large enough for that, and the rings around cells.
 
 import { FREE, SHARED, USED, blockState } from "./wire.js";
-import { box, mix } from "./paint.js";
-import { NUM_CLASSES } from "./block_modes.js";
-import { DENSE, classLook, drawnFill, inkOn, paintBlock, pixelOf } from "./block_paint.js";
+import { box } from "./paint.js";
+import { DENSE, classLook, drawnFill, inkOn, paintBlock } from "./block_paint.js";
 
 /** The upper left corner of a block's cell. */
 export function blockPlace(at, block) {
@@ -73,51 +72,6 @@ export function drawBlockCells(g, t, at, store, { mode, classes, lit, dims, note
     if (isLit && lit.get(block) >= 0) blockBadge(g, t, at, lit.get(block), x + at.w - gap / 2, y + at.h - gap / 2);
   }
   for (const [block, index] of lit) if (index >= 0) blockRing(g, at, block, t.accent, 2);
-}
-
-/** Pools too large for that: an image that is made again only when `key`, what it depends on, has changed. */
-export class DenseBlocks {
-  constructor(canvas) {
-    this.canvas = canvas;
-    this.key = null;
-    this.pixels = null;
-  }
-
-  draw(g, t, at, key, parts) {
-    if (this.key !== key) this._make(t, at, parts());
-    this.key = key;
-    const { columns, rows, w, h } = at;
-    g.imageSmoothingEnabled = w < 1;
-    g.drawImage(this.canvas, 0, 0, columns * w, rows * h);
-    if (w < 4) return;
-    for (let c = 1; c <= columns; c++) g.clearRect(c * w - 1, 0, 1, rows * w);
-    for (let r = 1; r <= rows; r++) g.clearRect(0, r * w - 1, columns * w, 1);
-  }
-
-  _make(t, { n, columns, rows }, { mode, classes, lit, dims, written }) {
-    if (this.canvas.width !== columns || this.canvas.height !== rows || !this.pixels) {
-      Object.assign(this.canvas, { width: columns, height: rows });
-      this.pixels = this.canvas.getContext("2d").createImageData(columns, rows);
-    }
-    const data = new Uint32Array(this.pixels.data.buffer),
-      colors = new Uint32Array(256),
-      shades = 16;
-    for (let at = 0; at < NUM_CLASSES[mode]; at++) {
-      const look = classLook(t, mode, at),
-        color = look.pixel ?? look.color;
-      colors[at] = pixelOf(dims ? mix(color, t.bg, 0.7) : color);
-    }
-    for (let block = 0; block < n; block++) data[block] = colors[classes[block]];
-    data.fill(0, n);
-    for (const block of written) data[block] = pixelOf(t.fg);
-    // A selected sequence's table, from its first block to its last: pale to full.
-    const order = Array.from({ length: shades }, (_, i) =>
-      pixelOf(mix(t.accent, t.bg, 0.45 * (1 - (i + 1) / shades))),
-    );
-    for (const [block, index] of lit)
-      data[block] = order[index < 0 ? shades - 1 : Math.floor(((index + 1) / lit.size) * (shades - 0.01))] ?? order[15];
-    this.canvas.getContext("2d").putImageData(this.pixels, 0, 0);
-  }
 }
 
 /** What a block's note says in a mode: how many hold it, or how long ago it was touched. */

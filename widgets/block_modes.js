@@ -52,6 +52,11 @@ export function blockClasses(store, mode, ages = null) {
   return found;
 }
 
+/** The class of a block from its word (`table[word]`) where nothing else has a part in it, else null. */
+export function wordClasses(mode) {
+  return mode === "age" || mode === "owner" ? null : tableOf(mode);
+}
+
 const CLASS_OF = {
   age: (age) => (age === UNKNOWN_AGE ? 0 : classOf(age, AGE_STEPS) + 1),
   refs: (word) => (word < 2 ? word : classOf(word >> 1, REF_STEPS) + 1), // 1: nobody holds it, but it is cached
@@ -111,11 +116,15 @@ export function classWords(mode, owners = []) {
 
 /** Counts of a pool: [free, cached, used, shared], and the longest run of neighbours that nobody holds. */
 export function poolNumbers(words) {
-  const n = words.length;
+  const n = words.length,
+    fours = words.byteOffset % 8 ? [] : new Float64Array(words.buffer, words.byteOffset, n >> 2); // 0: four are free
   let [cached, used, shared, longest] = [0, 0, 0, 0];
   for (let block = 0; block < n; ) {
     const start = block;
-    for (; block < n && words[block] < 2; block++) cached += words[block];
+    for (; block < n && words[block] < 2; block++) {
+      cached += words[block];
+      if (block % 4 === 3) while (fours[(block + 1) >> 2] === 0 && !words[block + 4]) block += 4;
+    }
     if (block - start > longest) longest = block - start;
     for (; block < n && words[block] > 1; block++) {
       if (words[block] < 4) used++;

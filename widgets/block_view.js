@@ -5,7 +5,8 @@ import { surface, theme } from "./paint.js";
 import { count, digits, plain } from "./words.js";
 import { BLOCK_MODES, ageWords, agesOf, blockClasses, classWords, poolNumbers } from "./block_modes.js";
 import { DENSE, blockAt, blockLayout, classLook, paintBlock } from "./block_paint.js";
-import { DenseBlocks, blockNote, blockRing, drawBlockCells } from "./block_draw.js";
+import { DenseBlocks } from "./block_dense.js";
+import { blockNote, blockRing, drawBlockCells } from "./block_draw.js";
 import { VIEWS, answering, asking, drawLegend, drawing, keyboardGrid, make, panel, quote, say } from "./kit.js";
 
 const MOST_NAMED_OWNERS = 6;
@@ -14,7 +15,7 @@ const MOST_NAMED_OWNERS = 6;
 export function mountBlockView(store, el) {
   const canvas = make("canvas"),
     field = make("div", { className: "nvx-field" }, canvas),
-    dense = new DenseBlocks(make("canvas"));
+    dense = new DenseBlocks(make("canvas"), canvas);
   const { root, legend, status } = panel("KV blocks", field, "nvx-blocks");
   const select = make(
     "select",
@@ -31,25 +32,30 @@ export function mountBlockView(store, el) {
     cursor = 0,
     told = null, // Python's answer about the ages, and what it came to
     ages = null,
-    pool = null, // numbers of the whole pool, and of which moment
-    named = "";
+    pool = null; // numbers of the whole pool, and of which moment
 
   function draw() {
     t = theme(root);
     root.style.colorScheme = t.isDark ? "dark" : "light";
     at = blockLayout(store.numBlocks, Math.max(64, field.clientWidth));
     readAges();
-    const g = surface(canvas, at.columns * at.w, Math.max(1, at.rows * at.h)),
-      mode = select.value,
+    const mode = select.value,
       lit = store.litBlocks(),
-      dims = store.selection.kind === "sequence" && lit.size;
-    const parts = () => ({ mode, classes: blockClasses(store, mode, ages), lit, dims, written: store.written });
+      dims = store.selection.kind === "sequence" && lit.size > 0,
+      classes = () => blockClasses(store, mode, ages),
+      isChosen = store.selection.kind === "block";
+    let g;
     if (at.w >= DENSE) {
+      dense.key = null; // the canvas has other things in it
+      g = surface(canvas, at.columns * at.w, Math.max(1, at.rows * at.h));
       const notes = (block, state) => blockNote(mode, state, store.words[block], ages?.[block]);
-      drawBlockCells(g, t, at, store, { ...parts(), notes });
-    } else dense.draw(g, t, at, denseKey(mode), parts);
-    if (hover >= 0) blockRing(g, at, hover, t.fg, 1.5);
-    if (store.selection.kind === "block") blockRing(g, at, store.selection.id, t.accent, 3);
+      drawBlockCells(g, t, at, store, { mode, classes: classes(), lit, dims, notes });
+    } else {
+      const rings = hover >= 0 || isChosen;
+      g = dense.draw(t, at, store.shown, { key: denseKey(mode, dims), rings, mode, classes, lit, dims });
+    }
+    if (g && hover >= 0) blockRing(g, at, hover, t.fg, 1.5);
+    if (g && isChosen) blockRing(g, at, store.selection.id, t.accent, 3);
     drawWords(mode);
     describe();
     announce();
@@ -63,10 +69,10 @@ export function mountBlockView(store, el) {
     });
   }
 
-  /** All that the image of a large pool depends on. */
-  function denseKey(mode) {
-    const { kind, id } = store.selection;
-    return [store.moment, store.live.seq, mode, told?.step, kind, id, at.n, at.columns, at.rows, t.bg, t.accent].join();
+  /** All that the image of a large pool depends on, beside the words of its blocks and what is lit. */
+  function denseKey(mode, dims) {
+    const more = mode === "owner" ? store.shown.seq : mode === "age" ? told?.step : "";
+    return [mode, more, dims, at.n, at.columns, at.rows, at.w, at.h, t.key, globalThis.devicePixelRatio].join();
   }
 
   function readAges() {
@@ -89,6 +95,7 @@ export function mountBlockView(store, el) {
       title,
       (g, x, y, w, h) =>
         paintBlock(g, t, x, y + 1, w, h - 2, { look: classLook(t, mode, code), fill: partOf(mode, code) }),
+      `${mode} ${code}`,
     ]);
     const written = { look: classLook(t, "state", 0), isWritten: true };
     all.push([
@@ -96,9 +103,6 @@ export function mountBlockView(store, el) {
       "the newest step stored keys and values in it",
       (g, x, y, w, h) => paintBlock(g, t, x, y + 1, w, h - 2, written),
     ]);
-    const names = all.map(([word]) => word).join("\n");
-    if (names !== named) legend.replaceChildren();
-    named = names;
     drawLegend(legend, all);
   }
 

@@ -23,7 +23,8 @@ export function mountControlsView(store, el) {
   const status = make("span", { className: "nvx-status", role: "status" }),
     notice = make("span", { className: "nvx-notice", role: "alert" }),
     bar = make("span", { className: "nvx-buttons", role: "group", "aria-label": "Engine" });
-  let asked = null; // a command that the engine has not answered yet
+  let counted = "", // what facts, numbers and bar show
+    asked = null; // a command that the engine has not answered yet
   const buttons = Object.fromEntries(
     BUTTONS.map(([name, label, title]) => {
       const button = make("button", { type: "button", title, "data-command": name }, icon(ICONS[name]), label);
@@ -75,15 +76,19 @@ export function mountControlsView(store, el) {
     const [where, meaning] = cursorWords(store) ?? [count(store.step, "step"), ""];
     if (step.textContent !== where + meaning) step.replaceChildren(where, make("span", {}, meaning));
     root.dataset.past = store.isPast;
+    const counts = store.countBlocks(),
+      held = counts[USED] + counts[SHARED],
+      shows = [store.running.length, store.waiting.length, ...counts, t.key, globalThis.devicePixelRatio].join();
+    Object.assign(root.dataset, { step: store.step, cursor: store.cursor });
+    if (shows === counted) return;
+    counted = shows;
     const fact = (n, word) => [make("b", {}, digits(n)), ` ${word}`];
     facts.replaceChildren(
       ...fact(store.running.length, "running"),
       make("span", { className: "nvx-dot" }, "·"),
       ...fact(store.waiting.length, "waiting"),
     );
-    const counts = store.countBlocks(),
-      held = counts[USED] + counts[SHARED],
-      g = surface(canvas, 120, 10);
+    const g = surface(canvas, 120, 10);
     let x = 0;
     for (const [state, fill] of [
       [USED, t.used],
@@ -97,7 +102,6 @@ export function mountControlsView(store, el) {
     }
     canvas.setAttribute("aria-label", `${held} of ${store.numBlocks} blocks in use, ${counts[CACHED]} cached`);
     used.replaceChildren(make("b", {}, digits(held)), ` of ${digits(store.numBlocks)} blocks in use`);
-    Object.assign(root.dataset, { step: store.step, cursor: store.cursor });
   }
 
   const drawn = drawing(root, draw),

@@ -3,7 +3,9 @@
 // Text from outside (request ids, prompts, completions) goes into the page as text nodes and through `plain` only.
 
 import { TERM_STYLE, explaining, keepTerm, linked, settleTerms } from "./glossary.js";
-import { surface } from "./paint.js";
+import { theme } from "./paint.js";
+import { paintPicture, picture } from "./pictures.js";
+import { takeTurns } from "./turns.js";
 import { clamp, plain } from "./words.js";
 
 const GRACE = 400, // milliseconds for which an answer about another step may still be shown
@@ -30,43 +32,22 @@ export function quote(text, className = "nvx-quote") {
 
 let complaints = new Set(); // what the answers say that the view asked for which is being drawn
 
-/** Call `draw` in the next frame, however often it is asked for; again when the size or the theme changes. */
+/**
+ * Call `draw` in one of the next frames, however often it is asked for; again when the size or the theme changes. A
+ * view that is out of sight draws when it comes into sight. turns.js says when.
+ */
 export function drawing(root, draw) {
-  let frame = 0;
-  const ask = () =>
-    (frame ||= requestAnimationFrame(() => {
-      frame = 0;
-      try {
-        complaints = new Set();
-        draw();
-        settleTerms(root);
-        complain(root, [...complaints]);
-      } catch (error) {
-        fail(root, error);
-        throw error;
-      }
-    }));
-  const sizes = new ResizeObserver(ask),
-    themes = new MutationObserver(ask);
-  sizes.observe(root);
-  const options = {
-    attributes: true,
-    attributeFilter: ["class", "style", "data-jp-theme-light", "data-vscode-theme-kind"],
-  };
-  for (const el of [document.documentElement, document.body]) themes.observe(el, options);
-  const scheme = matchMedia("(prefers-color-scheme: dark)");
-  scheme.addEventListener("change", ask);
-  ask();
-  return {
-    ask,
-    stop() {
-      cancelAnimationFrame(frame);
-      frame = -1;
-      sizes.disconnect();
-      themes.disconnect();
-      scheme.removeEventListener("change", ask);
-    },
-  };
+  return takeTurns(root, () => {
+    try {
+      complaints = new Set();
+      draw();
+      settleTerms(root);
+      complain(root, [...complaints]);
+    } catch (error) {
+      fail(root, error);
+      throw error;
+    }
+  });
 }
 
 /** Show in a view's place why it can't be drawn. */
@@ -96,21 +77,34 @@ export function panel(title, body, className) {
   return { root, legend, status };
 }
 
-/** Draw the legend with the same strokes as the view: entries are [word, what it means, paint(g, x, y, w, h)]. */
+/**
+ * Draw the legend with the same strokes as the view: entries are [word, what it means, paint(g, x, y, w, h), look].
+ * look: a text of all that the picture depends on besides the theme; left out: its words.
+ */
 export function drawLegend(el, entries) {
-  if (el.childElementCount !== entries.length) {
-    const seen = new Set(); // each term is explained once
-    const words = entries.map(([word, title]) => make("bdi", {}, ...linked([word], { seen, about: title })));
-    keepTerm(
-      el,
-      ...entries.map(([, title], i) => make("span", { title }, make("canvas", { "aria-hidden": "true" }), words[i])),
-    );
-  }
-  entries.forEach(([, , paint], i) => paint(surface(el.children[i].firstChild, 14, 14), 0, 0, 14, 14));
+  if (el.childElementCount !== entries.length)
+    el.replaceChildren(...entries.map(() => make("span", {}, picture(14, 14), make("bdi"))));
+  el.of ??= Math.random(); // tells its pictures apart from other legends'
+  const words = entries.map(([word, title]) => `${word}\t${title}`).join("\n"),
+    seen = new Set(), // each term is explained once
+    colors = theme(el).key;
+  entries.forEach(([word, title, paint, look = `${word} ${title}`], i) => {
+    const item = el.children[i];
+    if (el.words !== words) {
+      item.title = title;
+      keepTerm(item.lastChild, ...linked([word], { seen, about: title }));
+    }
+    paintPicture(item.firstChild, `${el.of} ${colors} ${look}`, paint);
+  });
+  el.words = words;
 }
 
 /** Replace what a status line says: `parts` joined by dots, `more` below them; the same is not announced again. */
 export function say(line, parts, more = null) {
+  const text = (part) => part?.outerHTML ?? part?.textContent ?? String(part),
+    from = [...parts, "", ...(more ?? [])].map(text).join("\n");
+  if (line.from === from) return;
+  line.from = from;
   const first = make("div", {}),
     seen = new Set(); // each term is explained once
   parts.filter(Boolean).forEach((part, i) => {

@@ -88,8 +88,11 @@ export function mountMemoryView(store, el) {
   function bar(view, t, parts, noun) {
     const { title, canvas, legend } = view;
     const width = canvas.parentElement.clientWidth,
-      whole = parts.reduce((sum, [, n]) => sum + n, 0),
-      g = surface(canvas, width, MEMORY_BAR);
+      whole = parts.reduce((sum, [, n]) => sum + n, 0);
+    const look = [width, t.key, globalThis.devicePixelRatio, ...parts].join();
+    if (look === view.look) return;
+    view.look = look;
+    const g = surface(canvas, width, MEMORY_BAR);
     const words = parts.map(([name, n]) => `${name} ${digits(n)} (${percentWords(n, whole)})`);
     let x = 0;
     view.spans = parts.map(([name, n, meaning], i) => {
@@ -99,15 +102,13 @@ export function mountMemoryView(store, el) {
       return { end: x, said: [words[i], meaning] };
     });
     canvas.setAttribute("aria-label", `${title}: ${words.join(", ")}, of ${count(whole, noun)}`);
-    const key = words.join();
-    if (legend.dataset.key !== key) legend.replaceChildren();
-    legend.dataset.key = key;
     drawLegend(
       legend,
       parts.map(([name, , meaning], i) => [
         words[i],
         meaning,
         (g, x, y, w, h) => paintPart(g, t, name, x, y + 1, w, h - 2),
+        name,
       ]),
     );
   }

@@ -47,10 +47,25 @@ export function mix(a, b, part) {
   return `rgb(${x.map((v, i) => Math.round(v + (y[i] - v) * part)).join(",")})`;
 }
 
+const THEME_HOLDS = 500; // milliseconds; to ask the page takes it a good part of a drawing
 const themes = new Map();
+let readThemes = new WeakMap(); // element -> [its theme, when it was read]
+
+/** The page may have other colours now. */
+export function forgetThemes() {
+  readThemes = new WeakMap();
+}
 
 /** Colours and font of the page around `el`: Jupyter's or VS Code's where there are any (views.css says how). */
 export function theme(el) {
+  const [known, since] = readThemes.get(el) ?? [];
+  if (known && performance.now() - since < THEME_HOLDS) return known;
+  const found = readTheme(el);
+  readThemes.set(el, [found, performance.now()]);
+  return found;
+}
+
+function readTheme(el) {
   const css = getComputedStyle(el),
     read = (name) => css.getPropertyValue(name).trim();
   const [bg, fg, muted, line, accent] = ["bg", "fg", "muted", "line", "accent"].map((name) => read(`--nvx-${name}`));
@@ -59,6 +74,7 @@ export function theme(el) {
     const [r, g, b] = rgb(bg),
       isDark = 0.3 * r + 0.59 * g + 0.11 * b < 128;
     themes.set(key, {
+      key,
       bg,
       fg,
       muted,

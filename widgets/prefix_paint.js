@@ -1,6 +1,7 @@
 // A run of cached blocks as a strip of cells, the same in the view and in its legend.
 
-import { box, mix, stripes, surface } from "./paint.js";
+import { box, mix, stripes } from "./paint.js";
+import { paintPicture, picture } from "./pictures.js";
 
 const MOST_CELLS = 16;
 export const CELL = 7,
@@ -40,13 +41,17 @@ export function paintRunCell(g, t, x, y, w, h, { ref, isLit = false, isCut = fal
   g.fillRect(x - 0.5, y + h - 4, w + 1, 4);
 }
 
-/** Draw a strip into its canvas, unless it looks so already. */
-export function paintStrip(canvas, t, cells, isCut) {
-  const look = JSON.stringify([cells, isCut, t.bg, t.accent, globalThis.devicePixelRatio]);
-  if (canvas.look === look) return;
-  canvas.look = look;
-  const g = surface(canvas, MOST_CELLS * CELL, STRIP_HEIGHT);
-  cells.forEach((cell, i) => paintRunCell(g, t, i * CELL, 0, CELL - 1, STRIP_HEIGHT, { ...cell, isCut }));
+/** The picture of a strip, empty. */
+export function stripPicture() {
+  return picture(MOST_CELLS * CELL, STRIP_HEIGHT);
+}
+
+/** Draw a strip into its picture, unless it looks so already. */
+export function paintStrip(el, t, cells, isCut) {
+  const look = ["strip", t.key, isCut, ...cells.map(({ ref, isLit }) => `${Math.min(ref, 2)}${isLit ? "+" : ""}`)];
+  paintPicture(el, look.join(), (g) =>
+    cells.forEach((cell, i) => paintRunCell(g, t, i * CELL, 0, CELL - 1, STRIP_HEIGHT, { ...cell, isCut })),
+  );
 }
 
 /** Entries of the legend: word, meaning, look. */

@@ -3,7 +3,7 @@
 import { VIEWS, answering, drawLegend, drawing, make, panel, say } from "./kit.js";
 import { theme } from "./paint.js";
 import { MISS_STYLE, admissionList } from "./prefix_miss.js";
-import { PREFIX_LEGEND, paintRunCell, paintStrip, stripCells } from "./prefix_paint.js";
+import { PREFIX_LEGEND, paintRunCell, paintStrip, stripCells, stripPicture } from "./prefix_paint.js";
 import { hiddenWords, litPlaces, openRuns, readRuns, runFacts, runLine, runText, treeWords } from "./prefix_words.js";
 import { SENTENCE_STYLE, keepRows, markSelected } from "./sentence.js";
 import { unpackToken } from "./wire.js";
@@ -20,7 +20,7 @@ const PREFIX_STYLE = `
 .nvx-prefix-run[aria-selected="true"] { box-shadow: inset 3px 0 0 var(--nvx-accent);
   background: color-mix(in srgb, var(--nvx-accent) 12%, transparent); }
 .nvx-prefix-toggle { flex: none; width: 12px; color: var(--nvx-muted); text-align: center; }
-.nvx-prefix-run canvas { flex: none; }
+.nvx-prefix-run img { flex: none; }
 .nvx-prefix-text { flex: 1 1 auto; min-width: 60px; overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
 .nvx-prefix-facts { flex: none; max-width: 50%; margin-left: auto; color: var(--nvx-muted); white-space: nowrap;
   overflow: hidden; text-overflow: ellipsis; font-variant-numeric: tabular-nums; }
@@ -41,7 +41,8 @@ export function mountPrefixView(store, el) {
   root.prepend(make("style", {}, SENTENCE_STYLE + MISS_STYLE + PREFIX_STYLE));
   el.append(root);
   const closed = new Set(); // first blocks of the runs whose branches are folded away
-  let read = null, // the runs of the newest answer, {told, runs}
+  let treeLooks = [], // all that the tree was drawn from
+    read = null, // the runs of the newest answer, {told, runs}
     rows = [], // those in sight
     hover = -1, // first block of the run that is pointed at
     current = -1, // of the run that the keyboard is at
@@ -55,13 +56,12 @@ export function mountPrefixView(store, el) {
 
   function row(data) {
     const { first, level, label, text, facts, isOpen } = data;
-    const canvas = make("canvas", { "aria-hidden": "true" }),
-      mark = isOpen === null ? "" : isOpen ? "▾" : "▸";
+    const mark = isOpen === null ? "" : isOpen ? "▾" : "▸";
     const item = make(
       "div",
       { className: "nvx-prefix-run", role: "treeitem", tabIndex: -1, "aria-level": level + 1, "aria-label": label },
       make("span", { className: "nvx-prefix-toggle", "aria-hidden": "true" }, mark),
-      canvas,
+      stripPicture(),
       make("bdi", { className: "nvx-quote nvx-prefix-text" }, text),
       make("span", { className: "nvx-prefix-facts" }, facts),
     );
@@ -111,22 +111,26 @@ export function mountPrefixView(store, el) {
   function drawTree() {
     const t = theme(root),
       lit = store.litBlocks();
+    // While an engine runs there are draws without news of the tree, and it may have 200 canvases.
+    const looks = [read, t, current, [...closed].join(), [...lit].join()];
+    if (looks.every((one, i) => one === treeLooks[i])) return;
+    treeLooks = looks;
     rows = openRuns(read?.runs ?? [], closed);
     if (!rows.some((run) => run.blocks[0] === current)) current = rows[0]?.blocks[0] ?? -1;
-    const looks = rows.map((run) => {
+    const items = rows.map((run) => {
       const facts = [...runFacts(run), hiddenWords(run)].filter(Boolean).join(" · "),
         text = runText(run);
       const isOpen = run.behind ? !closed.has(run.blocks[0]) : null;
       const label = `${facts}; text: ${text}`;
       return { key: String(run.blocks[0]), first: run.blocks[0], level: run.level, label, text, facts, isOpen };
     });
-    keepRows(tree, looks, row);
+    keepRows(tree, items, row);
     rows.forEach((run, i) => {
       const item = tree.children[i],
         places = litPlaces(run, lit);
       item.tabIndex = run.blocks[0] === current ? 0 : -1;
       item.setAttribute("aria-selected", places.length > 0);
-      paintStrip(item.querySelector("canvas"), t, stripCells(run.refs, places), run.is_cut);
+      paintStrip(item.querySelector("img"), t, stripCells(run.refs, places), run.is_cut);
     });
   }
 

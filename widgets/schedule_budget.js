@@ -43,7 +43,7 @@ export function drawBudget(g, t, store, at) {
 /** From the bottom: decode, prefill, recompute; what is left was not used. */
 function drawBar(g, t, store, { decode, prefill, recompute }, x, width) {
   const most = Math.max(1, store.maxNumBatchedTokens),
-    again = stripes(t, t.preempted, t.prefill, { step: 8, width: 3.2 });
+    again = recompute ? stripes(t, t.preempted, t.prefill, { step: 8, width: 3.2 }) : "";
   box(g, x, TOP, width, BAR, 2, t.free);
   let base = TOP + BAR;
   for (const [tokens, fill] of [
@@ -65,7 +65,9 @@ function drawLane(g, t, { waiting }, most, x, width) {
   if (!waiting) return;
   const tall = Math.max(3, (waiting / most) * LANE),
     text = String(waiting);
+  const isTooLong = text.length * 4 > width - 3; // a digit is wider than that: to measure it takes its time
   box(g, x, LANE_Y + LANE - tall, width, tall, 1, mix(t.waiting, t.bg, 0.35));
+  if (isTooLong) return;
   g.font = `600 9px ${t.font}`;
   if (g.measureText(text).width > width - 3) return;
   g.fillStyle = t.fg;

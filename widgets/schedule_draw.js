@@ -88,22 +88,26 @@ function drawCells(g, t, store, at, lit, marked) {
     for (const [first, end] of found)
       g.fillRect(columnX(at, first), rowY(at, upper + i) + 4, (end - first) * at.cw, ROW_HEIGHT - 8);
   });
-  const decodes = new Map(); // by how strong they are: nearly all cells look alike
+  const decodes = runs.map(() => []); // of each row, [first, last + 1] columns
   for (const [row, c, kind, tokens] of cells) {
-    const [x, y] = [columnX(at, c) + gapOf(at) / 2, rowY(at, row) + 3],
-      alpha = strength(lit, at.rows[row].id);
     if (kind === DECODE) {
-      if (!decodes.has(alpha)) decodes.set(alpha, []);
-      decodes.get(alpha).push([x, y]);
+      const found = decodes[row - upper],
+        run = found[found.length - 1];
+      if (run?.[1] === c) run[1] = c + 1;
+      else found.push([c, c + 1]);
       continue;
     }
-    g.globalAlpha = alpha;
+    const [x, y] = [columnX(at, c) + gapOf(at) / 2, rowY(at, row) + 3];
+    g.globalAlpha = strength(lit, at.rows[row].id);
     paintCell(g, t, kind, x, y, at.cw - gapOf(at), ROW_HEIGHT - 6, kind === PREEMPTED ? "" : String(tokens));
   }
-  for (const [alpha, places] of decodes) {
-    g.globalAlpha = alpha;
-    paintDecodes(g, t, places, at.cw - gapOf(at), ROW_HEIGHT - 6);
-  }
+  decodes.forEach((found, i) => {
+    g.globalAlpha = strength(lit, at.rows[upper + i].id);
+    for (const [first, end] of found) {
+      const place = [columnX(at, first), rowY(at, upper + i) + 3, at.cw, gapOf(at), ROW_HEIGHT - 6];
+      paintDecodes(g, t, end - first, ...place);
+    }
+  });
   g.globalAlpha = 1;
   if (!(at.hover?.[0] >= 0 && at.hover[1] >= 0)) return;
   g.strokeStyle = t.fg;

@@ -13,7 +13,8 @@ const SLOT_STYLE = `
 .nvx-slots-place:focus-within { outline: 1px solid var(--nvx-line); }
 .nvx-slots h4 { margin: 0 0 2px; font: inherit; font-weight: 600; color: var(--nvx-muted); }
 .nvx-slots table { border-collapse: separate; border-spacing: 0; font-variant-numeric: tabular-nums; }
-.nvx-slots th { position: sticky; top: 0; z-index: 1; padding: 2px 8px; background: var(--nvx-bg); text-align: right;
+.nvx-slots thead { position: sticky; top: 0; z-index: 1; }
+.nvx-slots th { padding: 2px 8px; background: var(--nvx-bg); text-align: right;
   font-weight: 500; color: var(--nvx-muted); white-space: nowrap; border-bottom: 1px solid var(--nvx-line); }
 .nvx-slots td { padding: 1px 8px; text-align: right; white-space: nowrap; cursor: pointer; }
 .nvx-slots th:first-child, .nvx-slots td:first-child { text-align: start; }
@@ -74,6 +75,7 @@ export function mountSlotView(store, el) {
     first = -1, // the token whose sequence comes first
     seen = "none -1", // the selection that `first` is of
     last = null, // the newest answer, {told, moment}
+    marked = [], // what the marks in them depend on
     shown = null; // the answer that the tables hold
 
   const selection = () => `${store.selection.kind} ${store.selection.id}`;
@@ -206,14 +208,15 @@ export function mountSlotView(store, el) {
     const answer = ask(),
       isThere = Boolean(answer?.num_rows);
     for (const { place } of parts) place.hidden = !isThere;
-    if (isThere && answer !== shown) {
-      shown = answer;
-      drawTokens(answer);
-      drawArrays(answer);
-    }
     if (isThere) {
-      const lit = store.litBlocks();
-      for (const { table } of parts) markCells(table, store.selection, lit);
+      for (const fill of answer === shown ? [] : [drawTokens, drawArrays]) fill(answer);
+      shown = answer;
+      const chosen = store.selection,
+        lit = store.litBlocks(),
+        marks = [answer, chosen.kind, chosen.id, [...lit].join()],
+        isNew = marks.some((one, i) => one !== marked[i]);
+      for (const { table } of isNew ? parts : []) markCells(table, chosen, lit);
+      marked = marks;
     }
     const about = pointed && root.querySelector(`td[data-key="${pointed}"]`)?.about;
     if (!answer) say(status, [store.event ? "…" : "Nothing has run yet."]);

@@ -4,6 +4,8 @@
 
 import { ADMITTED, HEAD, PREEMPTED, ROW, STATUS, blockState, copyAs } from "./wire.js";
 
+const CHANGES_KEPT = 64;
+
 export class EngineState {
   constructor() {
     this.run = this.seq = -1;
@@ -13,6 +15,8 @@ export class EngineState {
     this.oldest = -1; // the first step that can be looked at; -1: nobody said
     this.words = new Uint16Array(0);
     this._counted = null; // how many blocks are in each state, and of which words
+    this.changes = []; // {seq, blocks}: whose words the last deltas changed
+    this.changesFrom = -1; // the message after which all changes are in that list
     this.written = new Uint32Array(0); // blocks that the last step wrote
     this.sequences = new Map(); // seq_id -> sequence, live ones and the last that ended
     this.waiting = [];
@@ -38,6 +42,7 @@ export class EngineState {
       for (const [id, seq] of state.sequences) seq.moves = before.sequences.get(id)?.moves ?? seq.moves;
     }
     state._addColumns(m);
+    state.changesFrom = m.seq;
     return state;
   }
 
@@ -46,12 +51,14 @@ export class EngineState {
     if (!this._tell(m)) return false;
     const words = copyAs(Uint16Array, m.words);
     if (m.block_ids) this._change(copyAs(Uint32Array, m.block_ids), words);
-    else if (words.length === this.numBlocks) this.words = words;
+    else if (words.length === this.numBlocks) [this.words, this.changes, this.changesFrom] = [words, [], m.seq];
     this._addColumns(m);
     return true;
   }
 
   _change(blocks, words) {
+    this.changes.push({ seq: this.seq, blocks });
+    if (this.changes.length > CHANGES_KEPT) this.changesFrom = this.changes.shift().seq;
     const counts = this._counted?.words === this.words ? this._counted.counts : null;
     for (let i = 0; i < blocks.length; i++) {
       if (counts) {
@@ -60,6 +67,12 @@ export class EngineState {
       }
       this.words[blocks[i]] = words[i];
     }
+  }
+
+  /** Lists of the blocks whose words have changed since message `seq`; null if that is not known any more. */
+  changedSince(seq) {
+    if (seq < this.changesFrom) return null;
+    return this.changes.filter((change) => change.seq > seq).map(({ blocks }) => blocks);
   }
 
   /** What frames and deltas have in common; false if a block table builds on one that is not here. */

@@ -42,7 +42,8 @@ export function mountThroughputView(store, el) {
   el.append(root);
   // Of each step the seconds worked and when it ended on that clock; the rates; the pauses; what is pointed at.
   const at = { work: [], ends: [], total: 0, rates: [], pauses: [], width: 0, shown: -1, hover: -1 };
-  let measured = null; // the newest column that was measured, and how many there were
+  let filled = null, // the answer that the table shows, and who is selected in it
+    measured = null; // the newest column that was measured, and how many there were
 
   function measure() {
     const { columns } = store,
@@ -75,7 +76,10 @@ export function mountThroughputView(store, el) {
       RATE_LEGEND.map(([word, title, paint]) => [word, title, (g, ...place) => paint(g, t, ...place)]),
     );
     const told = answers.get(selected());
-    if (told) table.fill(told, selected());
+    if (told && (told !== filled?.told || selected() !== filled.id)) {
+      filled = { told, id: selected() };
+      table.fill(told, filled.id);
+    }
     describe();
     announce();
     const { columns } = store;

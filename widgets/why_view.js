@@ -41,6 +41,7 @@ export function mountWhyView(store, el) {
   el.append(root);
   let pointed = -1, // the sequence whose row is pointed at, or has the focus
     also = -1, // a selected sequence that is too far behind to be told of unasked
+    looks = [], // all that is shown was made from
     last = null; // the newest answer, {told, moment}
 
   const selected = () => {
@@ -74,6 +75,10 @@ export function mountWhyView(store, el) {
       also = id;
       drawn.ask();
     }
+    const { kind, id: chosen } = store.selection,
+      now = [told, id, kind, chosen, pointed];
+    if (told && now.every((one, i) => one === looks[i])) return;
+    looks = now;
     if (!told) {
       step.textContent = "";
       for (const { place } of groups) place.hidden = true;
@@ -96,7 +101,7 @@ export function mountWhyView(store, el) {
       more.hidden = !hidden;
       for (const item of list.children) item.dataset.lit = Number(item.dataset.seq) === id;
     }
-    markSelected(root, { kind: id >= 0 ? "sequence" : store.selection.kind, id: id >= 0 ? id : store.selection.id });
+    markSelected(root, { kind: id >= 0 ? "sequence" : kind, id: id >= 0 ? id : chosen });
     say(status, whyLine(told, pointed >= 0 ? pointed : id));
     root.dataset.step = told.step;
   }

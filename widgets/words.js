@@ -22,9 +22,11 @@ export function clamp(value, low, high) {
   return Math.max(low, Math.min(high, value));
 }
 
+const NUMBERS = new Intl.NumberFormat("en-US"); // to make one takes longer than to use it
+
 /** A number with its thousands set apart. */
 export function digits(n) {
-  return n.toLocaleString("en-US");
+  return NUMBERS.format(n);
 }
 
 /** A count with its noun: "1 token", "12,345 tokens". */

@@ -23,6 +23,13 @@ FLAGS = [
     "--host-resolver-rules=MAP * ~NOTFOUND",
 ]  # fmt: skip
 PAGE = (Path(__file__).parent / "page.html").read_text(encoding="utf-8")
+# Two frames, and as many more as views in sight are left over for (widgets/turns.js).
+SETTLED = """async () => {
+  const frame = () => new Promise((done) => requestAnimationFrame(done));
+  await frame();
+  await frame();
+  for (let i = 0; i < 100 && document.querySelector("[data-due]"); i++) await frame();
+}"""
 # What JupyterLab's themes set.
 LAB_LIGHT = """:root { --jp-layout-color0: white; --jp-ui-font-color0: rgba(0,0,0,1); --jp-ui-font-color2:
 rgba(0,0,0,.54); --jp-border-color2: #e0e0e0; --jp-brand-color1: #1976d2; } body { background: white }"""
@@ -73,7 +80,7 @@ class Bridge:
     def settle(self) -> None:
         """Wait until everything sent is drawn."""
         self.deliver()
-        self.page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        self.page.evaluate(SETTLED)
 
     def store(self, expression: str) -> Any:
         """Evaluate JavaScript with ``store`` at hand."""

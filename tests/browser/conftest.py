@@ -29,7 +29,7 @@ def open_page(chromium: Browser) -> Iterator[Open]:
     opened: list[Bridge] = []
 
     def open_(explorer_options: dict[str, Any] | None = None, **context: Any) -> Bridge:
-        context = {"viewport": {"width": 980, "height": 900}, **context}
+        context = {"viewport": {"width": 980, "height": 4000}, **context}
         page = chromium.new_context(**context).new_page()
         page.set_default_timeout(10_000)
         opened.append(Bridge(page, **(explorer_options or {"decode": decode})))

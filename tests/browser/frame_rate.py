@@ -1,7 +1,12 @@
-"""How many steps a second a page draws with all views open, while messages come thirty times a second."""
+"""How many steps a second a page draws with all views open, and what that costs it, at 30 messages a second.
+
+``python -m tests.browser.frame_rate 20000 1000000`` prints it by the size of the pool.
+"""
 
 from __future__ import annotations
 
+import json
+import sys
 import time
 from typing import Any
 
@@ -15,6 +20,7 @@ from tests.browser.demo_run import decode
 from tests.fakes import toy_engine
 
 HZ = 30
+HEIGHT, TALL = 1400, 5000  # pixels: a large window; one in which all views are in sight
 VIEWS = ("schedule", "blocks", "slots", "prefix", "why", "memory", "throughput")
 # Plays messages at a pace (0: one a frame), and counts the frames in which a view showed another step than before.
 PLAY = """([messages, hz]) => {
@@ -59,8 +65,9 @@ def busy_pool(num_blocks: int, num_seqs: int = 64) -> Engine:
 class Stage:
     """A page with all views of a pool of so many blocks; ``close()`` it."""
 
-    def __init__(self, browser: Browser, num_blocks: int) -> None:
-        page = browser.new_context(viewport={"width": 980, "height": 1400}).new_page()
+    def __init__(self, browser: Browser, num_blocks: int, height: int = HEIGHT) -> None:
+        self.browser = browser
+        page = browser.new_context(viewport={"width": 980, "height": height}).new_page()
         page.set_default_timeout(60_000)
         self.bridge = Bridge(page, decode=decode, hz=HZ, max_hz=2 * HZ)
         self.engine = busy_pool(num_blocks)
@@ -68,6 +75,8 @@ class Stage:
         self.feed = explorer._feed
         explorer.panels = [MODULES[name] for name in VIEWS if name not in ("schedule", "blocks")]
         explorer.status = "running"
+        self.metrics = page.context.new_cdp_session(page)
+        self.metrics.send("Performance.enable", {"timeDomain": "threadTicks"})  # CPU time: other programs do not count
         self.subscription = self.engine.subscribe(explorer.push)
         self.bridge.show()
         self.wait(0.5)
@@ -95,17 +104,31 @@ class Stage:
         return outbox
 
     def play(self, count: int, hz: int) -> dict[str, float]:
-        """Frames a second in which another step was shown, at ``hz`` messages a second (0: one a frame)."""
-        self.bridge.page.evaluate(PLAY, [self.messages(count), hz])
+        """Frames a second in which another step was shown, at ``hz`` messages a second (0: one a frame).
+
+        cpu_ms_a_draw: of the page's main thread, with what taking a message in costs; longest_task_ms: CPU time too.
+        """
+        messages = self.messages(count)
+        self.browser.start_tracing(page=self.bridge.page, categories=["disabled-by-default-devtools.timeline"])
+        before = self._cpu_seconds()
+        self.bridge.page.evaluate(PLAY, [messages, hz])
         end = time.monotonic() + 60
         while not (told := self.bridge.page.evaluate("() => told"))["isOver"]:
             assert time.monotonic() < end, told
             self.wait(0.1)
+        cpu_ms = 1e3 * (self._cpu_seconds() - before)
         return {
             "draws_a_second": told["draws"] / told["seconds"],
             "frames_a_second": told["frames"] / told["seconds"],
             "longest_ms": told["longest"],
+            "cpu_ms_a_draw": cpu_ms / max(1, told["draws"]),
+            "cpu_part": cpu_ms / told["seconds"] / 1e3,
+            "longest_task_ms": longest_task(self.browser.stop_tracing()),
         }
+
+    def _cpu_seconds(self) -> float:
+        told = self.metrics.send("Performance.getMetrics")["metrics"]
+        return float(next(each["value"] for each in told if each["name"] == "TaskDuration"))
 
     def close(self) -> None:
         self.subscription.close()
@@ -113,14 +136,22 @@ class Stage:
         assert self.bridge.errors == []
 
 
-def frame_rates(sizes: tuple[int, ...], seconds: float = 5.0) -> dict[int, dict[str, float]]:
+def longest_task(trace: bytes) -> float:
+    """Milliseconds of CPU that the longest task of a page's main thread took, from a trace of chromium."""
+    events = json.loads(trace)["traceEvents"]
+    mains = {(e["pid"], e["tid"]) for e in events if e["name"] == "thread_name" and "CrRendererMain" in str(e["args"])}
+    tasks = (e for e in events if e["name"] == "RunTask" and (e["pid"], e["tid"]) in mains)
+    return max((float(e["tdur"]) / 1e3 for e in tasks if "tdur" in e), default=0.0)
+
+
+def frame_rates(sizes: tuple[int, ...], seconds: float = 5.0, height: int = HEIGHT) -> dict[int, dict[str, float]]:
     """By the pool's size, ``play`` at 30 messages a second; most: draws a second when messages come as fast as that."""
     found = {}
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=FLAGS)
         try:
             for num_blocks in sizes:
-                stage = Stage(browser, num_blocks)
+                stage = Stage(browser, num_blocks, height)
                 stage.play(HZ, HZ)
                 told = stage.play(int(seconds * HZ), HZ)
                 found[num_blocks] = told | {"most": stage.play(HZ * 2, 0)["draws_a_second"]}
@@ -128,3 +159,11 @@ def frame_rates(sizes: tuple[int, ...], seconds: float = 5.0) -> dict[int, dict[
         finally:
             browser.close()
     return found
+
+
+if __name__ == "__main__":
+    for height in (HEIGHT, TALL):
+        for size, rates in frame_rates(
+            tuple(map(int, sys.argv[1:])) or (20_000, 200_000, 1_000_000), 5.0, height
+        ).items():
+            print(f"{height} px, {size} blocks:", {name: round(value, 1) for name, value in rates.items()})

@@ -15,7 +15,7 @@ WHY, PREFIX, ROWS, RUNS = ".nvx-why", ".nvx-prefix", ".nvx-why li", ".nvx-prefix
 
 def show_both(open_page: Callable[..., Bridge]) -> Bridge:
     """Both views after 38 steps of the demo run."""
-    bridge, engine = open_page(viewport={"width": 980, "height": 1300}), demo_engine()
+    bridge, engine = open_page(viewport={"width": 980, "height": 4000}), demo_engine()
     bridge.engine = engine
     engine.subscribe(bridge.explorer.push)
     bridge.show("why_view", "prefix_view")

@@ -93,7 +93,10 @@ def test_arrow_keys_walk_and_fold_the_tree(open_page: Open) -> None:
 
 def test_light_and_dark(open_page: Open) -> None:
     shown = show_both(open_page)
-    script = """() => { const g = document.querySelector('.nvx-prefix-run canvas').getContext('2d');
+    script = """async () => { const g = document.createElement('canvas').getContext('2d'),
+            strip = document.querySelector('.nvx-prefix-run img');
+        await strip.decode();
+        g.drawImage(strip, 0, 0);
         return [...g.getImageData(3, 6, 1, 1).data, getComputedStyle(document.querySelector('.nvx-why li')).color] }"""
     light = shown.page.evaluate(script)
     shown.page.add_style_tag(content=LAB_DARK)
@@ -106,7 +109,7 @@ def test_light_and_dark(open_page: Open) -> None:
 
 @pytest.mark.parametrize("width", [320, 620, 1600])
 def test_every_width_is_usable(open_page: Open, width: int) -> None:
-    bridge, engine = open_page(viewport={"width": width, "height": 900}), demo_engine()
+    bridge, engine = open_page(viewport={"width": width, "height": 4000}), demo_engine()
     engine.subscribe(bridge.explorer.push)
     bridge.show("why_view", "prefix_view")
     for _ in demo_steps(engine, 29):

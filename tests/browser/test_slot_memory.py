@@ -39,7 +39,7 @@ def drawn(bridge: Bridge, step: int) -> None:
 def show_both(open_page: Open, **context: Any) -> Bridge:
     """Both views after 38 steps of the demo run."""
     options = {"decode": decode, "memory": LEDGER}
-    bridge = open_page(options, viewport={"width": 980, "height": 1400}, **context)
+    bridge = open_page(options, viewport={"width": 980, "height": 4000}, **context)
     bridge.engine = demo_engine()
     bridge.engine.subscribe(bridge.explorer.push)
     bridge.show("slot_view", "memory_view")
@@ -241,7 +241,7 @@ def test_narrow_and_dark_pages_scroll_inside_the_view(open_page: Open, dark: boo
     shown = show_both(open_page)
     if dark:
         shown.page.add_style_tag(content=LAB_DARK)
-    shown.page.set_viewport_size({"width": 320, "height": 700})
+    shown.page.set_viewport_size({"width": 320, "height": 4000})
     shown.settle()
     assert shown.page.evaluate("document.documentElement.scrollWidth") <= 320
     scheme = shown.page.locator(MEMORY).evaluate("el => getComputedStyle(el).colorScheme")

@@ -45,7 +45,8 @@ def open_notebook(serve: Serve, lab_browser: Browser) -> Iterator[Open]:
     opened: list[LabNotebook] = []
 
     def open_(name: str, cells: list[str], app: str = "lab") -> LabNotebook:
-        page = lab_browser.new_context(viewport={"width": 1280, "height": 1000}).new_page()
+        # High enough for all views at once: what is out of sight is not drawn.
+        page = lab_browser.new_context(viewport={"width": 1280, "height": 4000}).new_page()
         page.set_default_timeout(60_000)
         opened.append(LabNotebook(page, *serve(app), notebook_of(cells), name, app))
         return opened[-1]
