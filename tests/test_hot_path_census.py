@@ -39,7 +39,6 @@ def test_operations_of_a_step(tmp_path: Path) -> None:
     ("name", "kind"),
     [
         ("_decode_attention", "attention"),
-        ("_combine", "attention"),
         ("void flash::flash_fwd_splitkv_kernel<...>", "attention"),
         ("_qk_norm_rope_store", "RoPE, KV store"),
         ("_add_rms_norm", "norms"),

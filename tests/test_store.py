@@ -119,7 +119,7 @@ def test_the_store_equals_the_fold_after_every_message(store: StoreProcess) -> N
     with engine.subscribe(watch.feed.push):
         watch.feed.start()
         for _ in random_life(engine, random.Random(5), 120):
-            watch.wait(0.05)
+            watch.wait(0.06)
             watch.feed.fold()
             for message in watch.messages[delivered:]:
                 assert store.receive(message)["verdict"] in ("frame", "delta")
@@ -135,7 +135,7 @@ def test_one_lost_message_costs_one_question(store: StoreProcess) -> None:
         watch.feed.start()
         for _ in range(20):
             engine.step()
-            watch.wait(0.05)
+            watch.wait(0.06)
         lost = watch.messages.pop(7)
         verdicts = [store.receive(message)["verdict"] for message in watch.messages]
         assert verdicts == ["frame"] + ["delta"] * 6 + ["gap"] * (len(verdicts) - 7)
@@ -153,7 +153,7 @@ def test_messages_out_of_order_need_no_question(store: StoreProcess) -> None:
         watch.feed.start()
         for _ in range(20):
             engine.step()
-            watch.wait(0.05)
+            watch.wait(0.06)
     # The front end takes trait updates (frames) in a later turn than custom messages (deltas).
     late = next(i for i, m in enumerate(watch.messages) if i and m["full"])
     order = (

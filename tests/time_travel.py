@@ -87,7 +87,7 @@ class Traveller:
 
     def deliver(self) -> str:
         """Let the store have what was sent; returns the hash of what it shows."""
-        self.watch.wait(0.05)
+        self.watch.wait(0.06)
         self.watch.feed.flush()
         messages, self.watch.messages[:] = list(self.watch.messages), []
         told = self.store.call(messages=messages, digest=True)
