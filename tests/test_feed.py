@@ -51,6 +51,21 @@ def test_a_flood_of_steps_is_thirty_messages_a_second_and_ends_with_the_last_ste
     assert [m["seq"] for m in watch.messages] == list(range(1, len(watch.messages) + 1))
 
 
+def test_the_end_of_a_run_is_told_at_once() -> None:
+    """A program that runs a notebook hears of nothing after the last cell."""
+    watch, engine = Watch(), toy_engine(400, 4)
+    engine.add_request([1, 2, 3], greedy(1500))
+    with engine.subscribe(watch.feed.push):
+        watch.feed.start()
+        for _ in range(1000):
+            engine.step()
+            watch.wait(0.003)
+        sent = len(watch.messages)
+        watch.feed.keyframe()
+    assert len(watch.messages) == sent + 1 and watch.messages[-1]["full"]
+    assert watch.messages[-1]["step"] == engine.next_step and watch.most_in_a_second() <= 30
+
+
 def test_many_flushes_stay_within_the_limit_and_the_last_step_is_shown() -> None:
     watch, engine = Watch(), busy_engine()
     with engine.subscribe(watch.feed.push):

@@ -110,12 +110,12 @@ class Feed:
                 self._try_send()
 
     def keyframe(self) -> None:
-        """The run pauses or ends: send all there is, so that it can be saved."""
+        """The run pauses or ends: send all there is, so that it can be saved, before the cell has ended."""
         with self.lock:
             self.fold()
             if self.is_active and not self._tells_all:
                 self._needs_frame = True
-                self._try_send()
+                self._try_send(may_use_all=True)
 
     def resync(self) -> None:
         """A browser has missed something: send all there is."""
@@ -178,14 +178,15 @@ class Feed:
         with self.lock:
             self._sent.append(self._clock())
 
-    def _wait(self, now: float) -> float:
-        """Seconds until another message may go out."""
-        full = [sent[0] for sent in (self._sent, self._own) if len(sent) == sent.maxlen]
+    def _wait(self, now: float, may_use_all: bool) -> float:
+        """Seconds until another message may go out; may_use_all: what is left to others counts too."""
+        counts = (self._sent,) if may_use_all else (self._sent, self._own)
+        full = [sent[0] for sent in counts if len(sent) == sent.maxlen]
         return max(full, default=now - 1.0) + 1.0 - now
 
-    def _try_send(self) -> None:
+    def _try_send(self, *, may_use_all: bool = False) -> None:
         now = self._clock()
-        wait = self._wait(now)
+        wait = self._wait(now, may_use_all)
         if wait > 0:
             self._due = now + wait
             if self._arm(wait):
