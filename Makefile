@@ -39,7 +39,7 @@ demo: $(VENV)/.demo
 # pytest is the last program that runs: its closing line is what a reader, or a machine, looks for.
 test: need-test lint
 	node --test widgets/*.test.js
-	$(PY) -m pytest $(ARGS)
+	$(PY) -m pytest -n 2 --dist loadfile $(ARGS)
 	@echo "make test: all passed in $$(($$(date +%s) - $(STARTED))) s"
 
 lint: $(VENV)/.dev

@@ -52,7 +52,14 @@ def side_by_side(names: list[str], folder: Path) -> Iterator[Read]:
 def shown(notebook: nbformat.NotebookNode, cell_id: str) -> str:
     """What a cell shows, as plain text."""
     cell = next(cell for cell in notebook.cells if cell.id == cell_id)
-    return "\n".join(out.get("text") or out["data"]["text/plain"] for out in cell.outputs)
+    text, was_stream = "", False
+    for out in cell.outputs:
+        # What is printed comes in as many pieces as the kernel likes.
+        is_stream = out.output_type == "stream"
+        text += "\n" if text and not (is_stream and was_stream) else ""
+        text += out.get("text") or out["data"]["text/plain"]
+        was_stream = is_stream
+    return text
 
 
 def has_figure(notebook: nbformat.NotebookNode, cell_id: str) -> bool:
