@@ -34,6 +34,7 @@ class _Plan:
     single, where: [n] int32 rows with one token among longer ones, and their tokens; None where there are none.
     tiles:         (rows, first tokens) of a prefill kernel's tiles, by kind of rows and query heads a KV head.
     projection:    what the next ``forward`` finds new keys and values in, or None.
+    has_fresh:     whether there are rows that begin in this step, and a kernel for them.
     """
 
     batch: ForwardBatch
@@ -43,6 +44,7 @@ class _Plan:
     where: Tensor | None = None
     tiles: dict[tuple[_Kind, int], tuple[Tensor, Tensor]] = field(default_factory=dict)
     projection: Tensor | None = None
+    has_fresh: bool = False
 
     def tiles_of(self, kind: _Kind, group: int, tokens: int) -> tuple[Tensor, Tensor]:
         """Tiles of ``tokens`` tokens that cover the rows of a kind; worked out for the first layer that asks."""
@@ -83,19 +85,19 @@ class TritonPagedAttention:
         starts = host.cu_seqlens_q.tolist()
         counts = [end - start for start, end in pairwise(starts)]
         contexts = host.context_lens.tolist()
-        single = [row for row, count in enumerate(counts) if count == 1]
-        if not single:
-            return _Plan(batch, counts, contexts)
-        device = batch.input_ids.device
-        return _Plan(batch, counts, contexts, _upload(single, device), _upload([starts[row] for row in single], device))
+        pairs = zip(counts, contexts, strict=True)
+        plan = _Plan(batch, counts, contexts)
+        plan.has_fresh = self._has_tma and any(count == context > 1 for count, context in pairs)
+        if single := [row for row, count in enumerate(counts) if count == 1]:
+            device = batch.input_ids.device
+            plan.single, plan.where = _upload(single, device), _upload([starts[row] for row in single], device)
+        return plan
 
     def offer(self, qkv: Tensor, k_cache: Tensor, plan: _Plan) -> bool:
-        if self._has_tma and qkv.dtype == k_cache.dtype and takes(qkv.dtype, k_cache.shape[3]):
-            pairs = zip(plan.counts or (), plan.contexts, strict=True)
-            if any(count == context > 1 for count, context in pairs):
-                plan.projection = qkv
-                return True
-        return False
+        if not plan.has_fresh or qkv.dtype != k_cache.dtype or not takes(qkv.dtype, k_cache.shape[3]):
+            return False
+        plan.projection = qkv
+        return True
 
     def forward(self, q: Tensor, k_cache: Tensor, v_cache: Tensor, scale: float, plan: _Plan) -> Tensor:
         batch, num_kv_heads = plan.batch, k_cache.shape[2]
