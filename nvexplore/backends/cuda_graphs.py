@@ -84,4 +84,6 @@ class DecodeGraphs(Graphs):
 
     def batch_of(self, size: int) -> ForwardBatch:
         batch = decode_batch_of(self.inbox, size, self.tables[:size], self._block_size)
+        batch.order.copy_(torch.arange(size, dtype=torch.int32))
+        batch.slot_mapping.fill_(-1)
         return replace(batch, plan=self._attention.plan(batch))

@@ -65,7 +65,7 @@ class Graphs:
         self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, ForwardBatch, Tensor, Tensor]] = {}
 
     def batch_of(self, size: int) -> ForwardBatch:
-        """The batch that the graph of this size works on."""
+        """The batch that the graph of this size works on, laid out in an inbox of zeros: nothing but padding."""
         raise NotImplementedError
 
     def capture(self, model: CausalLM, sizes: Sequence[int], pool: Any, tell: Callable[[], object]) -> None:
@@ -73,6 +73,7 @@ class Graphs:
         device = self.backend.device
         _ALIVE.add(self)
         for size in sorted(sizes, reverse=True):
+            self.inbox.zero_()
             batch = self.batch_of(size)
             self._run(model, batch)  # compiles kernels and makes cuBLAS choose, which a capture may not
             torch.cuda.synchronize(device)

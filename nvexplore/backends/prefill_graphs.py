@@ -132,7 +132,8 @@ class PrefillGraphs(Graphs):
     def batch_of(self, size: int) -> ForwardBatch:
         fields: dict[str, Any] = unpack(self.inbox, self._shapes(size, 0))
         fields["block_tables"] = self.tables
-        fields["tiles"].fill_(-1)  # nothing to attend to while it is captured
+        fields["tiles"].fill_(-1)
+        fields["slot_mapping"].fill_(-1)
         batch = ForwardBatch(
             packed=self.inbox,
             **fields,

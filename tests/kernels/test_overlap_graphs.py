@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from nvexplore.backends.graphs import Graphs
 from nvexplore.backends.kernels.feed_ids import feed_ids
 from nvexplore.engine.events import Planned
 from nvexplore.llm import LLM
@@ -75,6 +78,37 @@ def test_overlapped_steps_of_the_gpus_backend(
     assert found == expected
     assert any(plan.is_ahead for plan in planned) and not any(plan.is_ahead for plan in single)
     assert any(plan.graph_size is not None for plan in planned) is not enforce_eager
+
+
+def test_graphs_are_captured_of_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory that nobody wrote is NaN: no row of padding may get any of it."""
+    toy = make_toy(tmp_path / "toy", "qwen3", num_layers=2)
+    use_fake_graphs(monkeypatch)
+    monkeypatch.setattr(model_runner, "create_backend", lambda *given, **options: Interpreted(torch.float32))
+    results: list[tuple[int, torch.Tensor]] = []
+    run = Graphs._run
+
+    def noticed(self: Graphs, model: Any, batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        logits, ids = run(self, model, batch)
+        results.append((batch.num_tokens, logits))
+        return logits, ids
+
+    monkeypatch.setattr(Graphs, "_run", noticed)
+    with fills_with_nan(), LLM(toy, **OPTIONS | {"max_num_seqs": 16}):
+        assert [size for size, _ in results] == [16, 16, 8, 8, 4, 4, 2, 2, 1, 1, 16, 16]
+    assert all(bool(logits.isfinite().all()) for _, logits in results)
+
+
+@contextmanager
+def fills_with_nan() -> Iterator[None]:
+    """torch.empty gives NaN instead of what lay there."""
+    torch.use_deterministic_algorithms(True)
+    assert torch.utils.deterministic.fill_uninitialized_memory
+    assert bool(torch.empty(3).isnan().all())
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
 
 
 @pytest.mark.parametrize("max_num_seqs", [3, 16])
