@@ -107,3 +107,15 @@ def inference() -> Iterator[None]:
     # numpy, which the interpreter computes with, warns where exp overflows; no GPU does.
     with torch.inference_mode(), np.errstate(over="ignore"):
         yield
+
+
+@pytest.fixture(autouse=True)
+def unwritten_is_nan(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Memory from torch.empty holds NaN, not what lay there: a kernel that reads what nobody wrote fails every time."""
+    if request.node.get_closest_marker("gpu"):  # where it would change what cuBLAS does
+        yield
+        return
+    torch.use_deterministic_algorithms(True)
+    assert torch.utils.deterministic.fill_uninitialized_memory and bool(torch.empty(3).isnan().all())
+    yield
+    torch.use_deterministic_algorithms(False)
