@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import Page, sync_playwright
 
 from nvexplore.toy import make_toy
 from tests.lab.driver import LAB_FLAGS, LabNotebook, lab_server, notebook_of
@@ -87,6 +87,15 @@ def test_a_view_stands_still_while_its_output_is_written_again(notebook: tuple[L
     assert page.locator(".nvx-blocks").count() == 2 and lab.errors == [] and lab.foreign == []
 
 
+def wait_for_both(page: Page) -> None:
+    """Both block views show the last step; one that is out of sight draws it when it is looked at."""
+    views = page.locator(".nvx-blocks")
+    assert views.count() == 2
+    for i in range(2):
+        views.nth(i).scroll_into_view_if_needed()
+        page.wait_for_function("(i) => document.querySelectorAll('.nvx-blocks')[i].dataset.step === '120'", arg=i)
+
+
 def test_a_kernel_that_restarts_leaves_the_last_state_and_says_so(notebook: tuple[LabNotebook, Path]) -> None:
     lab, file = notebook
     lab.run_all()
@@ -101,8 +110,9 @@ def test_a_kernel_that_restarts_leaves_the_last_state_and_says_so(notebook: tupl
     page.locator(".nvx-warnings").first.wait_for()
     expected = "no kernel answers: this is the last state it sent, after step 119; run the cells again to go on"
     assert page.locator(".nvx-warnings").all_inner_texts() == [expected] * 2
-    assert page.locator(".nvx-blocks[data-step='120']").count() == 2 and not page.locator(".nvx-buttons").is_visible()
+    wait_for_both(page)
+    assert not page.locator(".nvx-buttons").is_visible()
     page.reload()  # and now from the file alone
     page.locator(".nvx-warnings").nth(1).wait_for()
     assert page.locator(".nvx-warnings").all_inner_texts() == [expected] * 2
-    assert page.locator(".nvx-blocks[data-step='120']").count() == 2
+    wait_for_both(page)
