@@ -23,7 +23,10 @@ _BACKEND = (
     *("attention_backend", "prefill_backend", "decode_backend", "kv_cache_dtype"),
     *("compile_layers", "gpu_memory_utilization"),
 )
-_POOL = ("dtype", "seed", "block_size", "num_kvcache_blocks", "max_num_batched_tokens", "max_num_seqs", "enforce_eager")
+_POOL = (
+    *("dtype", "seed", "block_size", "num_kvcache_blocks", "max_num_batched_tokens", "max_num_seqs"),
+    *("enforce_eager", "tensor_parallel_size"),
+)
 
 
 def _option(default: Any, help: str, nano_vllm: str = "", **limits: Any) -> Any:
@@ -109,6 +112,12 @@ class EngineConfig(BaseModel):
     device: str = _option("auto", "where the model runs: `cpu`, `cuda` or `cuda:1`; auto: the GPU where there is one")
     gpu_memory_utilization: float = _option(
         0.9, "share of the GPU's memory that weights, steps and KV pool may take", "gpu_memory_utilization", gt=0, le=1
+    )
+    tensor_parallel_size: int = _option(
+        1,
+        "processes among which each layer is split: on a CPU to see how, on GPUs one each from `device` on",
+        "tensor_parallel_size",
+        ge=1,
     )
     enforce_eager: bool = _option(False, "capture no CUDA graphs", "enforce_eager")
     overlap: bool | None = _option(

@@ -31,6 +31,7 @@ from nvexplore.text.stop_finder import StopFinder
 
 if TYPE_CHECKING:
     from nvexplore.runner.memory_ledger import MemoryLedger
+    from nvexplore.runner.model_runner import ModelRunner
 
 
 class LLM:
@@ -38,7 +39,7 @@ class LLM:
 
     ``generate`` and ``stream`` for text; ``add_request`` and ``step`` to look. Several may live in one process; calls
     from several threads take turns. Use as a context manager, or ``close()`` it.
-    Raises ImportError (what to install), TypeError/ValueError (an option), FileNotFoundError (the model).
+    Raises ImportError (what to install), TypeError/ValueError (an option), FileNotFoundError (the model), RankError.
     """
 
     def __init__(self, model: str | Path = "demo", **options: Any) -> None:
@@ -48,7 +49,7 @@ class LLM:
             from transformers import AutoTokenizer
 
             from nvexplore.backends import resolve_device
-            from nvexplore.runner.model_runner import ModelRunner
+            from nvexplore.runner.tensor_parallel import start_runner
         except ModuleNotFoundError as error:
             raise ImportError(f'LLM needs {error.name}: pip install "nvexplore[run]"') from error
         from nvexplore.model_config import ModelConfig
@@ -60,7 +61,7 @@ class LLM:
         max_model_len = config.model_len(self.model_config.max_positions)
         self.tokenizer = AutoTokenizer.from_pretrained(self.path)
         self._codec = Codec(self.tokenizer, self.path)
-        self.runner: ModelRunner | None = ModelRunner(
+        self.runner: ModelRunner | None = start_runner(
             self.path,
             self.model_config,
             device=device,
@@ -91,8 +92,6 @@ class LLM:
         if self.runner is None:
             raise RuntimeError("this LLM is closed; make a new one")
         return self.runner.memory
-
-    # ------------------------------------------------------------------ text
 
     def encode(self, text: str) -> list[int]:
         """Token ids of ``text``, with the special tokens that the tokenizer adds by itself; warns of two BOS."""

@@ -50,3 +50,13 @@ def test_what_was_not_measured_is_not_told() -> None:
     text = str(ledger_of("cpu", weights=1, shape=SHAPE, num_blocks=2, available=2000, useful_blocks=9, graphs=None))
     assert "graphs" not in text and "other engines" not in text
     assert text.endswith("num_blocks: 2,000 bytes available / 768 a block = 2")
+
+
+def test_a_share_of_a_model() -> None:
+    """Rank 0's, and that another rank had less room."""
+    given = {"weights": 1, "shape": SHAPE, "available": 7680, "useful_blocks": 9, "graphs": None, "num_ranks": 2}
+    ledger = ledger_of("cpu", num_blocks=7, **given)  # type: ignore[arg-type]
+    assert ledger.num_ranks == 2 and str(ledger).startswith("rank 0 of 2; each has its share of every layer")
+    assert ledger.num_blocks_from.endswith("= 10, of which 9 can be in use at a time; another rank has room for 7")
+    ledger = ledger_of("cpu", num_blocks=9, **given)  # type: ignore[arg-type]
+    assert ledger.num_blocks_from.endswith("= 10, of which 9 can be in use at a time")

@@ -47,8 +47,9 @@ export function fragmentWords({ slots, held, unused }, size) {
 
 /** The lines of the ledger: [name, bytes, note]; what was not measured is left out. */
 export function ledgerLines(ledger) {
+  const share = ledger.num_ranks > 1 ? `rank 0 of ${ledger.num_ranks}; each has its share` : "of the model";
   return [
-    ["weights", ledger.weights, "of the model"],
+    ["weights", ledger.weights, share],
     ["KV pool", ledger.pool, `${digits(ledger.num_blocks)} blocks * ${digits(ledger.block_bytes)} bytes`],
     ["largest step", ledger.step_peak, "on top, for a moment"],
     ["CUDA graphs", ledger.graphs, "captured"],

@@ -164,6 +164,7 @@ test("the ledger: what was measured, and the arithmetic a step a line", () => {
     ["KV pool", 704, "11 blocks * 64 bytes"],
     ["device", 1000, "</b>‹202e›evil↵"],
   ]);
+  assert.deepEqual(ledgerLines({ ...ledger, num_ranks: 2 })[0], ["weights", 100, "rank 0 of 2; each has its share"]);
   assert.deepEqual(arithmetic({ ...ledger, num_blocks_from: from }), [
     "0.9 of 1,000 bytes, less 100 of weights and 50 for a step",
     "900 are free",

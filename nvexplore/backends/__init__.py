@@ -8,6 +8,7 @@ import torch
 
 from nvexplore.backends.attention import create_attention
 from nvexplore.backends.base import Backend
+from nvexplore.backends.ranks import Ranks
 from nvexplore.runner.kv_cache import resolve_kv_dtype
 
 
@@ -23,6 +24,7 @@ def create_backend(
     kv_cache_dtype: str = "auto",
     compile_layers: bool = False,
     gpu_memory_utilization: float = 0.9,
+    ranks: Ranks | None = None,
 ) -> Backend:
     """Make the backend for ``device``; ValueError names what is not supported and what is.
 
@@ -31,6 +33,7 @@ def create_backend(
     block_size: of the KV pool; head_dim: of the model, where it is known: not every attention backend takes every one.
     compile_layers: torch.compile in place of fused kernels.
     gpu_memory_utilization: the share of a GPU's memory that the engine may use.
+    ranks: this process among those that share a model; None: it has all of it.
     """
     device = resolve_device(device)
     if dtype not in (torch.float32, torch.bfloat16, torch.float16):
@@ -48,17 +51,22 @@ def create_backend(
         head_dim=head_dim,
         kv_dtype=resolve_kv_dtype(kv_cache_dtype, dtype),
     )
+    backend: Backend
     if device.type == "cpu":
         from nvexplore.backends.cpu import CpuBackend
 
-        return CpuBackend(dtype, attention)
-    if compile_layers:
+        backend = CpuBackend(dtype, attention)
+    elif compile_layers:
         from nvexplore.backends.compiled_layers import CompiledCudaBackend
 
-        return CompiledCudaBackend(device, dtype, attention, utilization=gpu_memory_utilization)
-    from nvexplore.backends.cuda import CudaBackend
+        backend = CompiledCudaBackend(device, dtype, attention, utilization=gpu_memory_utilization)
+    else:
+        from nvexplore.backends.cuda import CudaBackend
 
-    return CudaBackend(device, dtype, attention, utilization=gpu_memory_utilization)
+        backend = CudaBackend(device, dtype, attention, utilization=gpu_memory_utilization)
+    if ranks is not None:
+        backend.ranks = ranks
+    return backend
 
 
 def resolve_device(device: str | torch.device) -> torch.device:
@@ -83,4 +91,4 @@ def resolve_device(device: str | torch.device) -> torch.device:
     return torch.device("cuda", index)
 
 
-__all__ = ["Backend", "create_backend", "resolve_device"]
+__all__ = ["Backend", "Ranks", "create_backend", "resolve_device"]

@@ -10,12 +10,14 @@ scheduling.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from nvexplore.backends.ranks import Ranks
 from nvexplore.backends.read_back import Ids
 from nvexplore.engine.batch import Dispatch
 from nvexplore.layers.attention import Attention
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class Backend(ABC):
-    """The operations of a decoder on one device in one dtype; called under ``torch.inference_mode``.
+    """The operations of a decoder on one device in one dtype; called while it is ``active``.
 
     Arguments may be overwritten where a method says so; a caller uses what is returned.
     """
@@ -43,8 +45,16 @@ class Backend(ABC):
     """[at least R] int64, those sampled last: see ``feed``."""
     graph_bytes: int | None = None
     """What captured graphs take of the device's memory; None: there are none."""
+    ranks: Ranks = Ranks()
+    """This process among those that share the model."""
 
     # --- once an engine, once a step ---
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Everything on the backend is called within it; torch's own state is as before afterwards."""
+        with torch.inference_mode():
+            yield
 
     def prepare_weights(self, model: CausalLM) -> None:  # noqa: B027 - most backends use weights as they are
         """Repack a model's loaded weights, once, before the first step. A backend may keep what it makes."""
@@ -166,6 +176,12 @@ class Backend(ABC):
 
     # --- ids from step to step ---
 
+    def draw(self, logits: Tensor, batch: ForwardBatch) -> Tensor:
+        """``sample`` on rank 0, of which all ranks learn: they could not do without agreeing on every id."""
+        if self.ranks.rank == 0:
+            return self.ranks.share(self.sample(logits, batch))
+        return self.ranks.share(torch.empty(logits.shape[0], dtype=torch.int64, device=logits.device))
+
     def feed(self, batch: ForwardBatch) -> None:
         """Put the ids kept last in the place of the negative ones of a begun batch's ``input_ids``."""
         ids, last = batch.input_ids, self.last_ids
@@ -200,4 +216,4 @@ class Backend(ABC):
     def step(self, model: CausalLM, batch: ForwardBatch) -> Tensor:
         """Run a begun batch from token ids to sampled ids [R] int64."""
         hidden = model.forward(self, batch)
-        return self.sample(self.logits(hidden, batch.logits_rows, model.lm_head), batch)
+        return self.draw(self.logits(hidden, batch.logits_rows, model.lm_head), batch)

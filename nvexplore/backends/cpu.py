@@ -15,6 +15,7 @@ from torch.nn import functional
 from nvexplore.backends.attention import PagedAttention
 from nvexplore.backends.base import Backend
 from nvexplore.backends.packed_linear import PackedLinears
+from nvexplore.backends.ranks import embed
 from nvexplore.backends.routing import route
 from nvexplore.engine.batch import Dispatch
 from nvexplore.layers.attention import Attention
@@ -48,7 +49,7 @@ class _Plan:
 
 
 class CpuBackend(Backend):
-    """``Backend`` in plain torch, on one rank, in float32, bfloat16 or float16."""
+    """``Backend`` in plain torch, in float32, bfloat16 or float16."""
 
     device = torch.device("cpu")
 
@@ -92,7 +93,7 @@ class CpuBackend(Backend):
         self._doubled.clear()
 
     def embedding(self, input_ids: Tensor, layer: Embedding) -> Tensor:
-        return functional.embedding(input_ids, layer.weight)
+        return embed(input_ids, layer, self.ranks)
 
     def add_rms_norm(self, x: Tensor, residual: Tensor | None, norm: RMSNorm) -> tuple[Tensor, Tensor]:
         residual = x if residual is None else residual.add_(x)
@@ -106,7 +107,10 @@ class CpuBackend(Backend):
         return normed[:, : residual.shape[1]], residual
 
     def linear(self, x: Tensor, layer: Linear) -> Tensor:
-        return self._linears.linear(x, layer, layer.bias)
+        if not layer.sums_ranks:
+            return self._linears.linear(x, layer, layer.bias)
+        out = self.ranks.sum(self._linears.linear(x, layer))
+        return out if layer.bias is None else out.add_(layer.bias)
 
     def qk_norm_rope_store(self, qkv: Tensor, layer: Attention, batch: ForwardBatch) -> Tensor:
         plan: _Plan = batch.plan
@@ -143,12 +147,13 @@ class CpuBackend(Backend):
             inner = self.silu_mul(functional.linear(x[tokens], gate_up[expert]))
             result = functional.linear(inner, down[expert])
             out.index_add_(0, tokens, result.mul_(weights[tokens, places, None]))
-        return out
+        return self.ranks.sum(out) if layer.sums_ranks else out
 
     def logits(self, hidden: Tensor, rows: Tensor | None, head: LMHead) -> Tensor:
         if rows is not None:
             hidden = hidden.index_select(0, rows)
-        return self._linears.linear(hidden, head).float()
+        logits = self._linears.linear(hidden, head).float()
+        return self.ranks.gather(logits) if head.gathers_ranks else logits
 
     def sample(self, logits: Tensor, batch: ForwardBatch) -> Tensor:
         return sample(logits, batch.temperatures, uniforms_of(batch.sample_keys), batch.controls)

@@ -7,7 +7,8 @@ Nothing here waits for the device but ``available_memory``.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ from nvexplore.backends.kernels.feed_ids import feed_ids
 from nvexplore.backends.kernels.gumbel import gumbel_sample
 from nvexplore.backends.kernels.qk_norm_rope_store import qk_norm_rope_store
 from nvexplore.backends.kernels.silu_mul import silu_mul
+from nvexplore.backends.ranks import embed
 from nvexplore.backends.read_back import Ids, ReadBack
 from nvexplore.backends.routing import route
 from nvexplore.backends.staging import Staging
@@ -65,6 +67,13 @@ class CudaBackend(Backend):
         self._held_before = torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
 
     # --- once an engine, once a step ---
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        # Triton launches on the current device, which need not be this engine's.
+        device = torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
+        with torch.inference_mode(), device:
+            yield
 
     def staging(self, size: int) -> Tensor:
         return self._staging.take(size)
@@ -161,13 +170,16 @@ class CudaBackend(Backend):
     # --- operations ---
 
     def embedding(self, input_ids: Tensor, layer: Embedding) -> Tensor:
-        return functional.embedding(input_ids, layer.weight)
+        return embed(input_ids, layer, self.ranks)
 
     def add_rms_norm(self, x: Tensor, residual: Tensor | None, norm: RMSNorm) -> tuple[Tensor, Tensor]:
         return add_rms_norm(x, residual, norm.weight, norm.eps)
 
     def linear(self, x: Tensor, layer: Linear) -> Tensor:
-        return functional.linear(x, layer.weight, layer.bias)
+        if not layer.sums_ranks:
+            return functional.linear(x, layer.weight, layer.bias)
+        out = self.ranks.sum(functional.linear(x, layer.weight))
+        return out if layer.bias is None else out.add_(layer.bias)
 
     def qk_norm_rope_store(self, qkv: Tensor, layer: Attention, batch: ForwardBatch) -> Tensor:
         q_norm, k_norm = layer.q_norm, layer.k_norm
@@ -192,7 +204,8 @@ class CudaBackend(Backend):
 
     def moe(self, x: Tensor, layer: MoE) -> Tensor:
         weights, chosen = route(self.linear(x, layer.gate), layer.top_k, norm=layer.norm_topk_prob)
-        return grouped_experts(x, weights, chosen, layer.experts.gate_up_proj, layer.experts.down_proj)
+        out = grouped_experts(x, weights, chosen, layer.experts.gate_up_proj, layer.experts.down_proj)
+        return self.ranks.sum(out) if layer.sums_ranks else out
 
     def logits(self, hidden: Tensor, rows: Tensor | None, head: LMHead) -> Tensor:
         return self.raw_logits(hidden, rows, head).float()
@@ -201,7 +214,8 @@ class CudaBackend(Backend):
         """``logits`` in the backend's dtype: the sampler widens them as it reads."""
         if rows is not None:
             hidden = hidden.index_select(0, rows)
-        return functional.linear(hidden, head.weight)
+        logits = functional.linear(hidden, head.weight)
+        return self.ranks.gather(logits) if head.gathers_ranks else logits
 
     def sample(self, logits: Tensor, batch: ForwardBatch) -> Tensor:
         if batch.controls is not None:
@@ -223,4 +237,4 @@ class CudaBackend(Backend):
 
     def step(self, model: CausalLM, batch: ForwardBatch) -> Tensor:
         hidden = model.forward(self, batch)
-        return self.sample(self.raw_logits(hidden, batch.logits_rows, model.lm_head), batch)
+        return self.draw(self.raw_logits(hidden, batch.logits_rows, model.lm_head), batch)

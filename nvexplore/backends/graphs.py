@@ -90,7 +90,7 @@ class Graphs:
         graph, static, logits, ids = self._graphs[size]
         graph.replay()
         if controls is not None:
-            ids.copy_(self.backend.sample(logits, replace(static, controls=controls.to(ids.device))))
+            ids.copy_(self.backend.draw(logits, replace(static, controls=controls.to(ids.device))))
         return ids
 
     def close(self) -> None:
@@ -109,5 +109,5 @@ class Graphs:
         # Of decode rows every token is sampled.
         logits = self.backend.raw_logits(hidden, batch.logits_rows if batch.num_prefill else None, model.lm_head)
         ids = self.last_ids[: batch.num_seqs]
-        ids.copy_(self.backend.sample(logits, batch))
+        ids.copy_(self.backend.draw(logits, batch))
         return logits, ids

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -16,12 +17,22 @@ if TYPE_CHECKING:
 
 
 class LaunchedBatch:
-    """``Launched`` of the model runner. ids: those sampled, on their way. sampled: or all that there is to tell."""
+    """``Launched`` of the model runner. ids: those sampled, on their way. sampled: or all that there is to tell.
 
-    def __init__(self, batch: ScheduledBatch, ids: Ids | None, sampled: Sampled | None = None) -> None:
+    check: called once the ids are there; raises where they are worth nothing.
+    """
+
+    def __init__(
+        self,
+        batch: ScheduledBatch,
+        ids: Ids | None,
+        sampled: Sampled | None = None,
+        check: Callable[[], None] | None = None,
+    ) -> None:
         self.ids = ids
         self._batch = batch
         self._sampled = sampled
+        self._check = check
 
     def wait(self) -> list[int] | Sampled:
         """A ``Sampled`` where there is more to tell than the ids."""
@@ -29,6 +40,8 @@ class LaunchedBatch:
             assert self._sampled is not None
             return self._sampled
         ids = self.ids.wait()
+        if self._check is not None:
+            self._check()
         return ids if self.ids.device_ns is None else Sampled(ids, device_ns=self.ids.device_ns)
 
     @cached_property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from nvexplore.runner.kv_cache import DeviceMemory, KVCacheShape
 
@@ -17,6 +18,7 @@ class MemoryLedger:
     pool:        keys and values of ``num_blocks`` blocks of ``block_bytes`` each.
     graphs:      what capturing CUDA graphs took.
     num_blocks_from: how the number of blocks came about, in words and numbers.
+    num_ranks:   processes that share the model: all this is rank 0's, and the others' is like it.
     """
 
     device: str
@@ -29,6 +31,7 @@ class MemoryLedger:
     step_peak: int | None = None
     others: int | None = None
     graphs: int | None = None
+    num_ranks: int = 1
 
     @property
     def pool(self) -> int:
@@ -44,6 +47,8 @@ class MemoryLedger:
             ("device", self.total, self.device),
         ]
         told = [f"{name:<28}{_mib(size):>14}  {note}".rstrip() for name, size, note in lines if size is not None]
+        if self.num_ranks > 1:
+            told.insert(0, f"rank 0 of {self.num_ranks}; each has its share of every layer and of every block")
         return "\n".join([*told, f"num_blocks: {self.num_blocks_from}"])
 
 
@@ -56,22 +61,28 @@ def ledger_of(
     available: int | DeviceMemory | None,
     useful_blocks: int | None,
     graphs: int | None,
+    num_ranks: int = 1,
 ) -> MemoryLedger:
     """The ledger of an engine whose pool was given ``available`` bytes; None: the caller chose ``num_blocks``."""
     size = shape.block_bytes
-    common = {"device": device, "weights": weights, "block_bytes": size, "num_blocks": num_blocks, "graphs": graphs}
+    common: dict[str, Any] = {"device": device, "weights": weights, "block_bytes": size, "num_blocks": num_blocks}
+    common |= {"graphs": graphs, "num_ranks": num_ranks}
     if available is None:
-        return MemoryLedger(**common, num_blocks_from=f"num_kvcache_blocks={num_blocks:,}")  # type: ignore[arg-type]
+        return MemoryLedger(**common, num_blocks_from=f"num_kvcache_blocks={num_blocks:,}")
     usable = available.available if isinstance(available, DeviceMemory) else available
     why = f"{usable:,} bytes available / {size:,} a block = {usable // size:,}"
     if isinstance(available, DeviceMemory):
         why = f"{available}: {why}"
-    if useful_blocks is not None and useful_blocks < usable // size:
-        why += f", of which {num_blocks:,} can be in use at a time"
+    fitting = usable // size
+    if useful_blocks is not None and useful_blocks < fitting:
+        fitting = useful_blocks
+        why += f", of which {fitting:,} can be in use at a time"
+    if num_blocks < fitting:
+        why += f"; another rank has room for {num_blocks:,}"
     if not isinstance(available, DeviceMemory):
-        return MemoryLedger(**common, num_blocks_from=why)  # type: ignore[arg-type]
+        return MemoryLedger(**common, num_blocks_from=why)
     return MemoryLedger(
-        **common,  # type: ignore[arg-type]
+        **common,
         num_blocks_from=why,
         total=available.total,
         utilization=available.utilization,

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from nvexplore.backends import create_backend
+from nvexplore.backends.ranks import Ranks
 from nvexplore.checks import check_int
 from nvexplore.engine.batch import Dispatch, Launched, Sampled, ScheduledBatch
 from nvexplore.engine.sequence import Sequence
@@ -22,8 +23,9 @@ from nvexplore.layers.parameter import Placement
 from nvexplore.model_config import ModelConfig
 from nvexplore.models.decoder import CausalLM
 from nvexplore.runner.block_tables import BlockTables
-from nvexplore.runner.decode_rows import DecodeRows
+from nvexplore.runner.decode_rows import DecodeBatch, DecodeRows
 from nvexplore.runner.dtype import resolve_dtype
+from nvexplore.runner.execution import Execution
 from nvexplore.runner.forward_batch import ForwardBatch, build_forward_batch
 from nvexplore.runner.kv_cache import DeviceMemory, KVCache, KVCacheShape
 from nvexplore.runner.largest import largest_batches
@@ -45,6 +47,7 @@ class ModelRunner:
 
     num_blocks, block_size: the pool's; vocab_size: token ids are below it; dtype: of weights and KV.
     model, kv_cache, backend: to look at; they are gone after ``close``. memory: where it goes.
+    execution: what runs the steps once they are laid out.
     load_times: seconds by stage: "weights", "memory" (measured, with kernels compiled), "warm_up", "capture".
     """
 
@@ -63,10 +66,12 @@ class ModelRunner:
         enforce_eager: bool = False,
         seed: int = 0,
         progress: Progress | None = None,
+        ranks: Ranks | None = None,
         **backend_options: Any,
     ) -> None:
         """Load the checkpoint in ``path``, make the pool, run one token; a ValueError names what is wrong.
 
+        ranks: the processes that make runners of the same model at this moment, each with its share of it.
         backend_options: what ``create_backend`` takes beside these.
         """
         check_int("block_size", block_size, minimum=1)
@@ -81,15 +86,19 @@ class ModelRunner:
         self._seed = seed
         self._tables = BlockTables()
         self._closed = False
+        self._end: Callable[[], None] = lambda: None
+        ranks = Ranks() if ranks is None else ranks
         self.backend = create_backend(
-            device, self.dtype, block_size=block_size, head_dim=model_config.head_dim, **backend_options
+            device, self.dtype, block_size=block_size, head_dim=model_config.head_dim, ranks=ranks, **backend_options
         )
         device = self.backend.device
         clock = Stopwatch()
         self.load_times = clock.seconds
-        self.model = CausalLM(model_config, max_positions=max_model_len, placement=Placement(self.dtype, device))
+        placement = Placement(self.dtype, device, ranks.rank, ranks.size)
+        self.model = CausalLM(model_config, max_positions=max_model_len, placement=placement)
         load_weights(self.model, path, progress)
         self.backend.prepare_weights(self.model)
+        self.execution = Execution(self.model, self.backend)
         clock.lap("weights")
         layers = [layer.self_attn for layer in self.model.decoder_layers()]
         shape = KVCacheShape.of(layers, block_size, self.dtype, backend_options.get("kv_cache_dtype", "auto"))
@@ -100,13 +109,13 @@ class ModelRunner:
         if num_kvcache_blocks is None:
 
             def run_largest() -> None:
-                cache = KVCache(shape, longest, device)
-                cache.bind(layers)
+                KVCache(shape, longest, device).bind(layers)
                 for batch in largest_batches(max_num_batched_tokens, max_num_seqs, max_model_len, list(range(longest))):
                     self.run(batch)
 
             available = self.backend.available_memory(run_largest)
-            num_kvcache_blocks = shape.num_blocks(available, useful_blocks=useful)
+            # What the scheduler hands out, every rank must have.
+            num_kvcache_blocks = ranks.least(shape.num_blocks(available, useful_blocks=useful))
         self.kv_cache = KVCache(shape, num_kvcache_blocks, device)
         self.kv_cache.bind(layers)
         self.num_blocks = num_kvcache_blocks
@@ -117,7 +126,7 @@ class ModelRunner:
         self._warm_up()
         clock.lap("warm_up")
         if not enforce_eager:
-            with torch.inference_mode():
+            with self.backend.active():
                 self.backend.capture(
                     self.model,
                     max_num_seqs=min(max_num_seqs, max_num_batched_tokens),
@@ -135,6 +144,7 @@ class ModelRunner:
             available=available,
             useful_blocks=useful,
             graphs=self.backend.graph_bytes,
+            num_ranks=ranks.size,
         )
 
     def run(self, batch: ScheduledBatch) -> list[int] | Sampled:
@@ -152,33 +162,34 @@ class ModelRunner:
         wishes = wishes_of(batch, self.vocab_size)
         controls = None if wishes is None else wishes.controls
         backend = self.backend
-        with torch.inference_mode():
+        with self.backend.active():
             if wishes is not None and (wishes.logprobs or wishes.prompts):
-                begun = self._begin(self._build(batch, controls, None), batch)
-                return LaunchedBatch(batch, None, run_with_logprobs(self.model, backend, begun, batch, wishes))
+                told = run_with_logprobs(self.execution, self._build(batch, controls, None), batch, wishes)
+                return LaunchedBatch(batch, None, told)
             size = self.dispatch(batch).graph_size
+            laid: ForwardBatch | DecodeBatch
             if size is not None and batch.num_decodes == len(batch.seqs):
-                decode = self._rows.build(batch, size, backend.staging, controls, previous)
-                began = backend.begin_step()
-                ids = backend.replay(decode)[: decode.num_rows]
+                laid, is_fed = self._rows.build(batch, size, backend.staging, controls, previous), False
             else:
-                host = self._build(batch, controls, previous, None if size is not None else backend.staging)
-                began = backend.begin_step()
-                if size is not None:
-                    ids = backend.replay_prefill(host, size)
-                else:
-                    ids = self._step(self._begin(host, batch))
-                    backend.keep(ids)
-            return LaunchedBatch(batch, backend.read_back(ids, began, None if previous is None else previous.ids))
+                laid = self._build(batch, controls, previous, None if size is not None else backend.staging)
+                is_fed = previous is not None and _needs_ids(batch)
+            began = backend.begin_step()
+            ids = self.execution.run(laid, size, is_fed=is_fed)
+            reading = backend.read_back(ids, began, None if previous is None else previous.ids)
+            return LaunchedBatch(batch, reading, check=self.execution.check)
+
+    def lead(self, execution: Execution, end: Callable[[], None]) -> None:
+        """From now on run steps by ``execution``, which makes other ranks run them too; ``close`` calls ``end``."""
+        self.execution, self._end = execution, end
 
     def forward_logits(self, batch: ScheduledBatch, *, all_positions: bool = False) -> Tensor:
         """Compute the batch, KV too; return float32 logits [n, vocab] of the sampled rows, or of all."""
         self._check_open()
-        with torch.inference_mode():
-            begun = self._begin(self._build(batch, None, None), batch)
-            hidden = self.model.forward(self.backend, begun)
-            rows = None if all_positions else begun.logits_rows
-            return self.backend.logits(hidden, rows, self.model.lm_head)
+        with self.backend.active():
+            self.execution.forward(self._build(batch, None, None))
+            logits = self.execution.logits("all" if all_positions else "sampled")
+            self.execution.forget()
+            return logits
 
     def dispatch(self, batch: ScheduledBatch) -> Dispatch:
         """Say how ``run`` would run this batch; touches no device."""
@@ -195,25 +206,10 @@ class ModelRunner:
         """Free the weights and the pool; may be called again. A closed runner runs nothing more."""
         if not self._closed:
             self._closed = True
+            self._end()
             self.backend.close()
-            del self.model, self.kv_cache
+            del self.model, self.kv_cache, self.execution
             self.backend.release()
-
-    def _step(self, begun: ForwardBatch) -> Tensor:
-        """Run a begun batch: sampled ids [R]."""
-        if begun.num_samples:
-            return self.backend.step(self.model, begun)
-        self.model.forward(self.backend, begun)
-        return torch.empty(0, dtype=torch.int64, device=self.backend.device)
-
-    def _begin(self, host: ForwardBatch, batch: ScheduledBatch) -> ForwardBatch:
-        begun = self.backend.begin(host)
-        if any(
-            start + count > len(seq.token_ids)
-            for seq, start, count in zip(batch.seqs, batch.starts, batch.counts, strict=True)
-        ):
-            self.backend.feed(begun)
-        return begun
 
     def _build(
         self,
@@ -244,3 +240,11 @@ class ModelRunner:
         batch.add(seq, 1, is_prefill=True)
         if self.run(batch) == [-1]:
             raise NonFiniteLogitsError("the model's logits are NaN or infinite already for its first token")
+
+
+def _needs_ids(batch: ScheduledBatch) -> bool:
+    """Whether some row begins with a token that the step before is about to yield."""
+    return any(
+        start + count > len(seq.token_ids)
+        for seq, start, count in zip(batch.seqs, batch.starts, batch.counts, strict=True)
+    )

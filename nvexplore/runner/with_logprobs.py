@@ -4,25 +4,22 @@ from __future__ import annotations
 
 from typing import Final
 
-from nvexplore.backends.base import Backend
 from nvexplore.engine.batch import Sampled, ScheduledBatch
 from nvexplore.layers.logprobs import token_logprobs
-from nvexplore.models.decoder import CausalLM
+from nvexplore.runner.execution import Execution
 from nvexplore.runner.forward_batch import ForwardBatch
 from nvexplore.runner.wishes import Wishes
 
 _PROMPT_ROWS: Final = 64  # rows of logits at a time: a vocabulary is wide, a prompt is long
 
 
-def run_with_logprobs(
-    model: CausalLM, backend: Backend, begun: ForwardBatch, batch: ScheduledBatch, wishes: Wishes
-) -> Sampled:
-    """Compute a begun batch and wait for it."""
-    hidden, head = model.forward(backend, begun), model.lm_head
+def run_with_logprobs(execution: Execution, laid: ForwardBatch, batch: ScheduledBatch, wishes: Wishes) -> Sampled:
+    """Compute a laid-out batch and wait for it."""
+    begun = execution.forward(laid)
     sampled = Sampled([])
     if begun.num_samples:
-        logits = backend.logits(hidden, begun.logits_rows, head)
-        ids = sampled.token_ids = backend.sample(logits, begun).tolist()
+        logits = execution.logits("sampled")
+        ids = sampled.token_ids = execution.backend.sample(logits, begun).tolist()
         told = [wish for wish in wishes.logprobs if ids[wish[1]] >= 0]
         if told:
             rows = [row for _, row, _ in told]
@@ -35,8 +32,8 @@ def run_with_logprobs(
         for begin in range(first, end, _PROMPT_ROWS):
             tokens = range(begin, min(begin + _PROMPT_ROWS, end))
             # The logits before a token, which are those of the position before it, say how likely it was.
-            where = [first_token[row] + token - 1 - start for token in tokens]
-            logits = backend.logits(hidden, begun.logits_rows.new_tensor(where), head)
+            logits = execution.logits([first_token[row] + token - 1 - start for token in tokens])
             ids = [seq.token_ids[token] for token in tokens]
             kept += token_logprobs(logits, ids, [count] * len(ids))
+    execution.forget()
     return sampled

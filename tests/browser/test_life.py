@@ -74,7 +74,7 @@ def test_the_view_that_the_readme_adds_works(
         bridge.explorer.flush()
         bridge.settle()
         bridge.page.get_by_role("button", name="Queue").click()
-        bridge.page.get_by_role("button", name="translate-2").click()
+        bridge.page.locator(".nvx-queue").get_by_role("button", name="translate-2").click()
         wait_for(bridge, lambda: bridge.explorer.selection == ("sequence", 3))
         line = bridge.page.locator(".nvx-queue .nvx-line")
         wait_for(bridge, lambda: "waiting: 1 request" in line.inner_text() and "You are a careful" in line.inner_text())

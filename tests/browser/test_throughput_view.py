@@ -158,8 +158,9 @@ def test_a_pause_between_single_steps_is_told_and_left_out(open_page: Open) -> N
     assert re.search(r"after a pause of [\d.]+ (ms|s)", text)
     assert shown.store("store.columns.reduce((sum, c) => sum + c.us, 0)") < 400_000
     shown.engine.step()
+    shown.engine.step()  # at once after the one before, however long the page has taken
     shown.explorer.flush()
-    shows(shown, 7)
+    shows(shown, 8)
     assert "pause" not in Rates(shown).line.inner_text()
 
 

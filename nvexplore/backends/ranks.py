@@ -1,0 +1,126 @@
+"""What the processes of a tensor-parallel engine do together. Knows no layer, no batch and no command.
+
+Every rank holds a share of each layer and computes the whole batch with it. All ranks make the same calls in the same
+order; one that fails leaves the others waiting until it is gone.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from nvexplore.layers.embedding import Embedding
+
+_PATIENCE = timedelta(minutes=30)  # one rank may read weights, or compile, long after another is done
+
+
+class Ranks:
+    """One rank by itself, which is the whole: nothing is to be exchanged."""
+
+    rank = 0
+    size = 1
+
+    def sum(self, x: Tensor) -> Tensor:
+        """Add up what all ranks have in ``x``, which may be overwritten; each gets the sum."""
+        return x
+
+    def gather(self, x: Tensor) -> Tensor:
+        """[R, n] -> [R, size * n]: the columns of all ranks, in their order."""
+        return x
+
+    def share(self, x: Tensor) -> Tensor:
+        """Give every rank what rank 0 has in ``x``; overwrites that of the others."""
+        return x
+
+    def least(self, value: int) -> int:
+        """The smallest of all ranks' values."""
+        return value
+
+    def abort(self) -> None:
+        """End what is being waited for: another rank is gone. May be called from any thread."""
+
+    def close(self) -> None:
+        """Leave the group; may be called again."""
+
+
+class ProcessRanks(Ranks):
+    """One of ``size`` processes, by gloo on a CPU and by NCCL on GPUs.
+
+    meeting: a file that all ranks name and that was not there before; processes of one machine find each other by it.
+    The group is this object's alone: torch's default group is left as it is, so an application may have its own.
+    """
+
+    def __init__(self, rank: int, size: int, device: torch.device, meeting: Path) -> None:
+        self.rank, self.size, self._device = rank, size, device
+        self._store = _c10d().FileStore(str(meeting), size)
+        self._group: Any = self._nccl() if device.type == "cuda" else self._gloo()
+
+    def _gloo(self) -> Any:
+        gloo = _c10d().ProcessGroupGloo
+        options = gloo._Options()
+        # By itself gloo looks the machine's name up, which in a container may lead nowhere.
+        options._devices = [gloo.create_device(hostname="127.0.0.1")]
+        options._timeout = _PATIENCE
+        return gloo(self._store, self.rank, self.size, options)
+
+    def _nccl(self) -> Any:
+        nccl = _c10d().ProcessGroupNCCL
+        options = nccl.Options()
+        options._timeout = _PATIENCE
+        return nccl(self._store, self.rank, self.size, options)
+
+    def sum(self, x: Tensor) -> Tensor:
+        x = x.contiguous()
+        self._group.allreduce([x]).wait()
+        return x
+
+    def gather(self, x: Tensor) -> Tensor:
+        parts = torch.empty(self.size, *x.shape, dtype=x.dtype, device=x.device)
+        self._group._allgather_base(parts, x.contiguous()[None]).wait()
+        return parts.transpose(0, 1).reshape(x.shape[0], -1)
+
+    def share(self, x: Tensor) -> Tensor:
+        x = x.contiguous()
+        options = _c10d().BroadcastOptions()
+        options.rootRank = 0
+        self._group.broadcast([x], options).wait()
+        return x
+
+    def least(self, value: int) -> int:
+        options = _c10d().AllreduceOptions()
+        options.reduceOp = _c10d().ReduceOp.MIN
+        found = torch.tensor([value], dtype=torch.int64, device=self._device)
+        self._group.allreduce([found], options).wait()
+        return int(found.item())
+
+    def abort(self) -> None:
+        self._group.abort()
+
+    def close(self) -> None:
+        group, self._group = self._group, None
+        if group is not None:
+            with suppress(RuntimeError):  # where it has been aborted
+                group.shutdown()
+
+
+def _c10d() -> Any:
+    """torch's process groups, most of whose names have no types; a torch without them fails where they are needed."""
+    import torch.distributed
+
+    return torch.distributed
+
+
+def embed(input_ids: Tensor, layer: Embedding, ranks: Ranks) -> Tensor:
+    """Look up ids [T] -> [T, hidden] in a table whose rows are split over the ranks: each id is in one of them."""
+    if not layer.gathers_ranks:
+        return functional.embedding(input_ids, layer.weight)
+    rows = input_ids - layer.first_id
+    is_elsewhere = (rows < 0) | (rows >= layer.weight.shape[0])
+    found = functional.embedding(rows.masked_fill(is_elsewhere, 0), layer.weight)
+    return ranks.sum(found.masked_fill_(is_elsewhere[:, None], 0))
