@@ -10,6 +10,7 @@ from IPython.core.error import UsageError
 
 from nvexplore.config import EngineConfig
 from nvexplore.notebook import engine_arguments
+from nvexplore.runner.rank_error import RankError
 from tests.notebook_fakes import FakeLLM, Shell
 
 
@@ -26,6 +27,21 @@ def test_load_passes_options_and_closes_the_model_before(shell: Shell) -> None:
     assert FakeLLM.made[-1].engine.limits.enable_prefix_caching is False
     assert FakeLLM.made[-1].engine.policy.name == "mixed"
     assert again.session.llm is FakeLLM.made[-1]
+
+
+def test_a_model_over_several_processes_says_so(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    summary = shell.run("%nvx_load split --tensor-parallel-size 2")
+    assert repr(summary).endswith("\n  each layer is split over 2 processes")
+    shell.run("%nvx_add hello")
+
+    def fail(self: FakeLLM) -> None:
+        raise RankError("rank 1 of 2 is gone. The engine cannot go on: close it and make a new one")
+
+    for name in ("step", "advance"):
+        monkeypatch.setattr(FakeLLM, name, fail)
+    for line in ("%nvx_step", "%nvx_run"):
+        with pytest.raises(UsageError, match="rank 1 of 2 is gone"):
+            shell.run(line)
 
 
 def words_for(field: Any) -> dict[str, Any]:

@@ -19,7 +19,8 @@ import torch
 from nvexplore.engine.engine import Engine
 from nvexplore.engine.events import Snapshot
 from nvexplore.llm import LLM
-from nvexplore.runner.rank_processes import RankError, RankProcesses
+from nvexplore.runner.rank_error import RankError
+from nvexplore.runner.rank_processes import RankProcesses
 from nvexplore.runner.tensor_parallel import Leader, interrupts_held
 from nvexplore.sampling_params import SamplingParams
 from nvexplore.toy import make_toy

@@ -129,6 +129,10 @@ _TEXTS = {
         "What the largest prefill and the largest decode step took on top of the weights, measured once on a GPU "
         "before the pool was sized."
     ),
+    "rank | ranks | tensor parallelism | tensor parallel": (
+        "One of the processes that share a model: each has a part of every layer, and its own KV heads of every "
+        "block. Rank 0 decides, draws and tells the others, so blocks and slots are the same on all."
+    ),
     # The prefix cache.
     "prefix cache | prefix caching": (
         "Full blocks can be found by their tokens and all tokens before them. A prompt that begins the same shares "

@@ -13,6 +13,7 @@ from IPython.core.error import UsageError
 from IPython.core.magic import Magics
 
 from nvexplore.notebook.errors import SessionError
+from nvexplore.runner.rank_error import RankError
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -85,12 +86,12 @@ def option(text: str) -> tuple[str, Any]:
 
 @contextmanager
 def one_line_errors(*more: type[BaseException]) -> Iterator[None]:
-    """A SessionError, or one of ``more``, is told in one line as IPython tells usage errors; Run All stops too.
+    """A SessionError, a RankError or one of ``more`` is told in one line as IPython tells usage errors: Run All stops.
 
     ``more`` is what the user can put right here. Anything else is a fault of ours or of the machine and keeps its
     traceback: a ValueError says what is wrong with a request when it is submitted, but not when a step raises it.
     """
-    expected: tuple[type[BaseException], ...] = (SessionError, *more)
+    expected: tuple[type[BaseException], ...] = (SessionError, RankError, *more)
     try:
         yield
     except expected as error:

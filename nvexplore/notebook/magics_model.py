@@ -58,11 +58,12 @@ class ModelMagics(SessionMagics):
         with one_line_errors(ValueError, TypeError, OSError, ImportError, *_demo_errors()):
             llm = self.session.load(args.model, **options)
         self.store(args.out, llm)
-        limits = llm.engine.limits
+        limits, num_ranks = llm.engine.limits, llm.config.tensor_parallel_size
         return LoadSummary(
             headline=f"{self.session.model}: {counted(limits.num_blocks, 'KV block')} of {limits.block_size} tokens",
             notes=(
                 f"a step: at most {limits.max_num_batched_tokens} tokens of at most {limits.max_num_seqs} sequences",
+                *([f"each layer is split over {num_ranks} processes"] if num_ranks > 1 else []),
                 *([f"the model loaded before ({closed}) was closed"] if closed is not None else []),
             ),
             session=self.session,

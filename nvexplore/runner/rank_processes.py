@@ -24,14 +24,11 @@ import torch
 
 from nvexplore.backends.ranks import ProcessRanks
 from nvexplore.runner.order_channel import OrderChannel
+from nvexplore.runner.rank_error import RankError
 
 _MODULE = "nvexplore.runner.rank_process"
 _TO_END_S = 10.0
 _TO_TELL_S = 3.0  # between the end of a connection and the word of why
-
-
-class RankError(RuntimeError):
-    """A process that holds a share of the model has failed, and the engine with it; the message says which and why."""
 
 
 class _Process:
@@ -199,6 +196,3 @@ def _end(processes: list[_Process], channel: OrderChannel, folder: Path) -> None
             process.popen.wait()
     channel.close()
     shutil.rmtree(folder, ignore_errors=True)
-
-
-__all__ = ["RankError", "RankProcesses"]

@@ -28,7 +28,7 @@ from nvexplore.runner.forward_batch import ForwardBatch
 from nvexplore.runner.model_runner import ModelRunner
 from nvexplore.runner.orders import Order
 from nvexplore.runner.packing import decode_shapes, packed_size
-from nvexplore.runner.rank_processes import RankError, RankProcesses
+from nvexplore.runner.rank_processes import RankProcesses
 from nvexplore.runner.weights import Progress
 
 
@@ -144,6 +144,3 @@ def _device_of(rank: int, first: torch.device) -> torch.device:
 def _longest_order(max_tokens: int, max_seqs: int, max_blocks: int) -> int:
     """int32 numbers that the largest step can take: a field of each kind a token or a row, and two of 64 bits."""
     return packed_size(decode_shapes(max(max_tokens, max_seqs) + 1, 0)) + (max_seqs + 1) * max_blocks
-
-
-__all__ = ["Leader", "RankError", "interrupts_held", "start_runner"]

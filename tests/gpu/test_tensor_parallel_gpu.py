@@ -10,7 +10,7 @@ import torch
 
 from nvexplore.explore.recorder import Recorder
 from nvexplore.llm import LLM
-from nvexplore.runner.rank_processes import RankError
+from nvexplore.runner.rank_error import RankError
 from nvexplore.runner.tensor_parallel import Leader
 from nvexplore.sampling_params import SamplingParams
 from nvexplore.toy import make_toy
