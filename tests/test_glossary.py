@@ -49,7 +49,7 @@ def test_every_term_is_used_by_a_view() -> None:
 def test_every_other_spelling_is_there_because_a_view_says_so() -> None:
     others = {word.lower() for term in GLOSSARY.values() for word in term.also}
     # What people say who ask the session: names of options and columns, and what the field calls it.
-    asked_for = {"max_num_batched_tokens", "block_id", "overlap", "time to first token"}
+    asked_for = {"max_num_batched_tokens", "block_id", "overlap", "time to first token", "tensor parallelism"}
     assert others - used() == asked_for
 
 

@@ -129,7 +129,7 @@ _TEXTS = {
         "What the largest prefill and the largest decode step took on top of the weights, measured once on a GPU "
         "before the pool was sized."
     ),
-    "rank | ranks | tensor parallelism | tensor parallel": (
+    "rank | tensor parallelism": (
         "One of the processes that share a model: each has a part of every layer, and its own KV heads of every "
         "block. Rank 0 decides, draws and tells the others, so blocks and slots are the same on all."
     ),

@@ -16,8 +16,17 @@ from tests.fakes import toy_engine
 
 pytestmark = pytest.mark.browser
 VIEWS = ("schedule", "block", "why", "throughput", "prefix", "slot", "memory")
-NOT_SAID = {"CUDA graph", "planned ahead", "padding (-1)", "slot_mapping", "largest step", "salt", "max_num_seqs"}
-"""Terms of what the demo run has none of: a GPU, requests with a salt, more requests than places."""
+NOT_SAID = {
+    "CUDA graph",
+    "planned ahead",
+    "padding (-1)",
+    "slot_mapping",
+    "largest step",
+    "salt",
+    "max_num_seqs",
+    "rank",
+}
+"""Terms of what the demo run has none of: a GPU, requests with a salt, more requests than places, several processes."""
 
 
 def shown(bridge: Bridge, root: str = "main") -> list[str]:
