@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
 from typing import Annotated, Any, Literal, Self
 
@@ -192,6 +193,18 @@ class EngineConfig(BaseModel):
             prefix_hash=self.prefix_hash,
             eviction=self.eviction,
         )
+
+
+def parse_option(text: str) -> tuple[str, Any]:
+    """``key=value`` as a command line has it: the value a Python literal, or else a string. ValueError for no key."""
+    key, equals, value = text.partition("=")
+    key = key.replace("-", "_")
+    if not equals or not key.isidentifier():
+        raise ValueError(f"{text!r} is not of the form key=value")
+    try:
+        return key, ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return key, value
 
 
 def _problem(detail: Any) -> str:

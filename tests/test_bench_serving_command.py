@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 import torch
 
+import nvexplore
 from nvexplore import cli
-from nvexplore.bench import serving_command
-from nvexplore.bench.servers import SERVERS
+from nvexplore.bench import serving_command, serving_setup
+from nvexplore.bench.servers import SERVERS, Recorded, make_server
 from nvexplore.bench.serving import WORKLOADS, Server
 from nvexplore.toy import make_toy
 from tests.serving_fakes import Clock, FakeServer, FakeStreaming
@@ -53,6 +54,46 @@ def test_a_real_run_with_table_json_and_pictures(toy: Path, tmp_path: Path, caps
     assert report["versions"]["torch"] == torch.__version__ and report["processors"] >= 1
     (startup,) = report["startup"]
     assert startup["to_first_token"] == startup["load"] + startup["first_token"] > 0
+
+
+def test_beside_itself_with_a_recorder(toy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What watching costs; both engines have the options, and say what computes their attention."""
+    file = tmp_path / "figures.json"
+    options = ["--model", str(toy), "--scale", "0.002", "--workloads", "throughput", "--json", str(file)]
+    options += ["--peer", "recorded", "--option", "block-size=8", "--option", "policy=mixed"]
+    assert run_command(*options) == 0
+    assert "recorded: prefill by torch; decode by torch, no graphs\n" in capsys.readouterr().out
+    report = json.loads(file.read_text())
+    assert report["options"] == {"block_size": 8, "policy": "mixed"} and report["peer_version"] == nvexplore.__version__
+    (row,) = report["results"]
+    assert list(row["passes"]) == ["nvexplore", "recorded"] and row["times_better"] > 0
+
+
+def test_a_recorder_is_attached(toy: Path) -> None:
+    server = make_server(
+        "recorded", toy, dtype="float32", max_model_len=64, memory=0.5, options={"num_kvcache_blocks": 9}
+    )
+    assert isinstance(server, Recorded)
+    assert server.generate([[40, 41]], [5]) == 5
+    records = server.recorder.records
+    assert len(records) == 5 and records[0].planned.prefill_backend == server.backends["prefill"] == "torch"
+    assert server._llm.engine.limits.num_blocks == 9
+    server.close()
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--serving", "--option", "dtype=float16"], "--option dtype=float16: say --dtype"),
+        (["--serving", "--option", "max_model_len=9"], "--option max_model_len=9: it is what the workloads need"),
+        (["--serving", "--option", "blok_size=9"], "unknown option 'blok_size'; did you mean 'block_size'?"),
+        (["--serving", "--option", "block_size=0"], "block_size=0: input should be greater than or equal to 1"),
+        (["--option", "block_size=9"], "--option block_size=...: this measures with the defaults; add --serving"),
+    ],
+)
+def test_options_that_are_refused(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["bench", *argv]) != 0
+    assert message in capsys.readouterr().err
 
 
 def fake(server: type[FakeServer], name: str, clock: Clock, log: list[Any]) -> Callable[..., Server]:
@@ -164,7 +205,7 @@ def test_a_wrong_option_names_those_there_are(argv: list[str], said: str, capsys
 
 
 def test_every_peer_that_the_command_offers_exists() -> None:
-    assert {*serving_command.PEERS, "nvexplore"} == set(SERVERS)
+    assert {*serving_setup.PEERS, "nvexplore"} == set(SERVERS)
 
 
 @pytest.mark.parametrize(("text", "version"), [("[project]\nversion = '0.2.0'\n", "0.2.0 (a checkout)"), ("", None)])

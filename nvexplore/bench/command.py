@@ -16,8 +16,8 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from nvexplore.bench.kernel_command import add_kernel_options, run_kernels
-from nvexplore.bench.serving_command import PEERS as SERVING_PEERS
 from nvexplore.bench.serving_command import add_serving_options, run_serving
+from nvexplore.bench.serving_setup import PEERS as SERVING_PEERS
 from nvexplore.command_error import CommandError
 
 if TYPE_CHECKING:
@@ -69,6 +69,8 @@ def bench(args: argparse.Namespace) -> int:
     if not args.serving and (args.peer not in (None, *PEER_NAMES) or args.peer_path):
         what = f"--peer {args.peer}" if args.peer else "--peer-path"
         raise CommandError(f"{what}: this measures beside {PEER_NAMES[0]} only; add --scheduler or --serving")
+    if args.option and not args.serving:
+        raise CommandError(f"--option {args.option[0][0]}=...: this measures with the defaults; add --serving")
     missing = [name for name in ("torch", "transformers") if importlib.util.find_spec(name) is None]
     if missing:
         raise CommandError(f'bench needs {", ".join(missing)}: pip install "nvexplore[run]"')

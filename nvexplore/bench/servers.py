@@ -17,6 +17,7 @@ from nvexplore.sampling_params import SamplingParams
 if TYPE_CHECKING:
     from nvexplore.engine.sequence import Sequence as EngineSequence
     from nvexplore.llm import LLM
+    from nvexplore.model_config import ModelConfig
 
 # What loading spends its time on, by the names of the runner's stages.
 STAGES: Final = {"weights": ("weights",), "compile and warm-up": ("memory", "warm_up"), "graph capture": ("capture",)}
@@ -40,6 +41,14 @@ class Nvexplore:
         self.stages = grouped(getattr(self._llm.runner, "load_times", {}), self.load_seconds)
         self.num_cached_tokens = 0
 
+    @property
+    def backends(self) -> dict[str, str]:
+        """What computes attention, by phase, and whether decode steps are graphs: as the engine's records name it."""
+        assert self._llm.runner is not None
+        prefill, decode = (self._llm.runner.backend.dispatch(*rows) for rows in ((1, 0), (0, 1)))
+        graphs = "no graphs" if decode.graph_size is None else "graphs"
+        return {"prefill": str(prefill.prefill_backend), "decode": f"{decode.decode_backend}, {graphs}"}
+
     def generate(self, prompts: list[list[int]], max_tokens: list[int]) -> int:
         outputs = self._llm.generate(prompts, [_params(count) for count in max_tokens], use_tqdm=False)
         self.num_cached_tokens = sum(output.num_cached_tokens for output in outputs)
@@ -50,6 +59,29 @@ class Nvexplore:
 
     def close(self) -> None:
         self._llm.close()
+
+
+class Recorded(Nvexplore):
+    """The same with a recorder attached, which keeps what every step tells: a peer that shows what watching costs."""
+
+    name = "recorded"
+    module = "nvexplore"
+    how_to_get = ""
+
+    def __init__(self, path: Path, **options: Any) -> None:
+        super().__init__(path, **options)
+        from nvexplore.explore.recorder import Recorder
+
+        self.recorder = Recorder()
+        self._subscription = self._llm.engine.subscribe(self.recorder)
+
+    @classmethod
+    def refusal(cls, config: ModelConfig, dtype: str, *, has_gpu: bool) -> str | None:
+        return None
+
+    def close(self) -> None:
+        self._subscription.close()
+        super().close()
 
 
 class _Steps:
@@ -85,7 +117,7 @@ def grouped(load_times: dict[str, float], total: float) -> dict[str, float]:
     return {**stages, "other": max(0.0, total - sum(stages.values()))}
 
 
-SERVERS: Final[dict[str, Any]] = {server.name: server for server in (Nvexplore, NanoVllm, Vllm, Transformers)}
+SERVERS: Final[dict[str, Any]] = {server.name: server for server in (Nvexplore, Recorded, NanoVllm, Vllm, Transformers)}
 
 
 class PeerError(Exception):
@@ -106,13 +138,18 @@ def find_peer(name: str, peer_path: Path | None) -> None:
         raise PeerError(f"--peer {name}: {peer.module} {where}; {peer.how_to_get}")
 
 
-def make_server(name: str, path: Path, *, dtype: str, max_model_len: int, memory: float) -> Server:
+def make_server(
+    name: str, path: Path, *, dtype: str, max_model_len: int, memory: float, options: dict[str, Any] | None = None
+) -> Server:
     """Load ``path`` into the engine ``name``, which may take the share ``memory`` of a GPU's.
 
+    options: EngineConfig's, for an engine of ours.
     PeerError where it cannot be imported: what it needs besides itself shows only then.
     """
     try:
-        server: Server = SERVERS[name](path, dtype=dtype, max_model_len=max_model_len, memory=memory)
+        made = SERVERS[name]
+        own = (options or {}) if made in (Nvexplore, Recorded) else {}
+        server: Server = made(path, dtype=dtype, max_model_len=max_model_len, memory=memory, **own)
     except ImportError as error:
         raise PeerError(f"{name} cannot be imported: {error}") from error
     return server

@@ -8,35 +8,21 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from nvexplore.bench.serving import IDS, WORKLOADS
+from nvexplore.bench.serving_setup import ALONE, BESIDE_A_PEER, CPU_SCALE, Setup, find_setup
 from nvexplore.command_error import CommandError
+from nvexplore.config import parse_option
 
 if TYPE_CHECKING:
     from nvexplore.bench.serving import Server, Serving
     from nvexplore.bench.serving_compare import Row
     from nvexplore.bench.serving_startup import Startup
     from nvexplore.bench.serving_workloads import Floor
-    from nvexplore.model_config import ModelConfig
 
-PEERS: Final = ("nano-vllm", "vllm", "transformers")  # servers.py has them; to name them here loads little
-CPU_SCALE: Final = 1 / 32
-ALONE, BESIDE_A_PEER = 0.9, 0.45  # of the GPU's memory, for each engine
 
 Say = Callable[[str], None]
-
-
-class Setup(NamedTuple):
-    """What is run, on what. device: its name; memory: the share of it that each engine gets."""
-
-    path: Path
-    config: ModelConfig
-    dtype: str
-    has_gpu: bool
-    device: str
-    scale: float
-    memory: float
 
 
 def add_serving_options(command: argparse.ArgumentParser) -> None:
@@ -49,6 +35,14 @@ def add_serving_options(command: argparse.ArgumentParser) -> None:
     only.add_argument(
         "--memory", type=_positive, help=f"of the GPU's, for each engine ({ALONE}, with a peer {BESIDE_A_PEER})"
     )
+    only.add_argument(
+        "--option",
+        type=_option,
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="one of LLM's, for nvexplore (and recorded, which is the same with a recorder attached)",
+    )
     only.add_argument("--plots", metavar="DIR", type=Path, help="write a PNG a workload there")
 
 
@@ -57,7 +51,7 @@ def run_serving(args: argparse.Namespace, say: Say, tell: Say) -> dict[str, Any]
 
     CommandError where something is wrong or missing.
     """
-    setup = _setup(args)
+    setup = find_setup(args)
     import torch
 
     if args.threads:
@@ -87,54 +81,13 @@ def run_serving(args: argparse.Namespace, say: Say, tell: Say) -> dict[str, Any]
         "scale": setup.scale,
         "rate": args.rate,
         "memory": setup.memory if setup.has_gpu else None,
+        "options": setup.options,
         "passes": args.passes,
         "threads": torch.get_num_threads(),
         "startup": [startup.as_dict() for startup in startups],
         "left_out": notes,
         "results": [row.as_dict() for row in rows],
     }
-
-
-def _setup(args: argparse.Namespace) -> Setup:
-    """All that can be wrong is found here, before anything is loaded."""
-    if args.dtype is not None and len(args.dtype) > 1:
-        raise CommandError(f"--serving measures one --dtype at a time, not {','.join(args.dtype)}")
-    if args.peer_path and not args.peer:
-        raise CommandError(f"--peer-path {args.peer_path}: which peer is it? --peer {' or '.join(PEERS)}")
-    most = 0.5 if args.peer else 1
-    if args.memory and args.memory > most:
-        raise CommandError(f"--memory {args.memory:g}: at most {most:g}{', for each of two' if args.peer else ''}")
-    import torch
-
-    from nvexplore.bench.servers import SERVERS, PeerError, find_peer
-    from nvexplore.checkpoint import resolve_checkpoint
-    from nvexplore.model_config import ModelConfig
-
-    has_gpu = torch.cuda.is_available()
-    try:
-        if args.peer:
-            find_peer(args.peer, args.peer_path)
-        path = resolve_checkpoint(args.model)
-        config = ModelConfig.from_path(path)
-    except (FileNotFoundError, ValueError, TypeError, PeerError) as error:
-        raise CommandError(str(error)) from None
-    dtype = args.dtype[0] if args.dtype else config.dtype or "float32"
-    if args.peer and (why := SERVERS[args.peer].refusal(config, dtype, has_gpu=has_gpu)):
-        raise CommandError(f"--peer {args.peer} {why}")
-    if args.plots:
-        try:
-            args.plots.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise CommandError(f"--plots {args.plots}: {error.strerror}") from None
-    return Setup(
-        path=path,
-        config=config,
-        dtype=dtype,
-        has_gpu=has_gpu,
-        device=torch.cuda.get_device_name() if has_gpu else "CPU",
-        scale=args.scale or (1.0 if has_gpu else CPU_SCALE),
-        memory=args.memory or (BESIDE_A_PEER if args.peer else ALONE),
-    )
 
 
 def _workloads_of(args: argparse.Namespace, setup: Setup, tell: Say) -> list[Serving]:
@@ -183,7 +136,14 @@ def _measure(
         for name in filter(None, (args.peer, "nvexplore")):
             tell(f"loading {name}")
             try:
-                server = make_server(name, setup.path, dtype=setup.dtype, max_model_len=longest, memory=setup.memory)
+                server = make_server(
+                    name,
+                    setup.path,
+                    dtype=setup.dtype,
+                    max_model_len=longest,
+                    memory=setup.memory,
+                    options=setup.options,
+                )
             except (PeerError, ValueError) as error:
                 raise CommandError(str(error)) from None
             stack.callback(server.close)
@@ -205,7 +165,7 @@ def _peer_version(peer: str, peer_path: Path | None) -> str | None:
         version = tomllib.loads(file.read_text(encoding="utf-8")).get("project", {}).get("version")
         return None if version is None else f"{version} (a checkout)"
     try:
-        return metadata.version(peer)
+        return metadata.version("nvexplore" if peer == "recorded" else peer)
     except metadata.PackageNotFoundError:
         return None
 
@@ -216,6 +176,13 @@ def _workloads(text: str) -> list[str]:
         if name not in WORKLOADS:
             raise argparse.ArgumentTypeError(f"{name!r}: choose from {', '.join(WORKLOADS)}")
     return names
+
+
+def _option(text: str) -> tuple[str, Any]:
+    try:
+        return parse_option(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _positive(text: str) -> float:

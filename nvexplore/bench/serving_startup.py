@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from nvexplore.bench.serving import Server, Source, seconds
@@ -15,7 +15,7 @@ PROMPT = 64  # ids, at most
 class Startup:
     """Seconds: of loading, of the first call for one token (cold), and of the next such call (warm).
 
-    stages: of loading, where the engine tells them.
+    stages: of loading, where the engine tells them. backends: what computes attention, likewise.
     """
 
     name: str
@@ -23,6 +23,7 @@ class Startup:
     first_token: float
     warm_first_token: float
     stages: dict[str, float]
+    backends: dict[str, str] = field(default_factory=dict)
 
     @property
     def to_first_token(self) -> float:
@@ -42,14 +43,17 @@ def start(server: Server, *, ids: int, longest: int) -> Startup:
     """Ask a server that has just been made for one token, twice. longest: no request is longer, token included."""
     prompts = [Source("startup", number, ids).prompt(max(1, min(PROMPT, longest - 1))) for number in range(2)]
     cold, warm = (seconds(server, [prompt], [1]) for prompt in prompts)
-    return Startup(server.name, server.load_seconds, cold, warm, server.stages)
+    backends = getattr(server, "backends", {})
+    return Startup(server.name, server.load_seconds, cold, warm, server.stages, backends)
 
 
 def lines(startups: Sequence[Startup]) -> list[str]:
-    """One line for each engine."""
+    """A line for each engine, and one for what computes its attention."""
     told = []
     for each in startups:
         parts = ", ".join(f"{name} {value:.2f}" for name, value in each.parts().items())
         warm = f"warm first token {each.warm_first_token * 1e3:.1f} ms"
         told.append(f"{each.name}: {each.to_first_token:.2f} s to the first token ({parts}); {warm}")
+        if each.backends:
+            told.append(f"{each.name}: " + "; ".join(f"{phase} by {names}" for phase, names in each.backends.items()))
     return told

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import ast
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics
 
+from nvexplore.config import parse_option
 from nvexplore.notebook.errors import SessionError
 from nvexplore.runner.rank_error import RankError
 
@@ -73,15 +73,11 @@ def positive(text: str) -> int:
 
 
 def option(text: str) -> tuple[str, Any]:
-    """An argparse type: ``key=value``, the value a Python literal or else a string."""
-    key, equals, value = text.partition("=")
-    key = key.replace("-", "_")
-    if not equals or not key.isidentifier():
-        raise argparse.ArgumentTypeError(f"{text!r} is not of the form key=value")
+    """An argparse type: ``config.parse_option``."""
     try:
-        return key, ast.literal_eval(value)
-    except (ValueError, SyntaxError):
-        return key, value
+        return parse_option(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 @contextmanager

@@ -29,6 +29,7 @@ class Execution:
 
         size: of the graph to run it as, or None; is_fed: some of its input is what the step before has sampled.
         """
+        self.forget()
         if isinstance(laid, DecodeBatch):
             return self.backend.replay(laid)[: laid.num_rows]
         if size is not None:
