@@ -20,6 +20,7 @@ from typing import NoReturn
 from nvexplore import __version__
 from nvexplore.bench.command import add_command as add_bench
 from nvexplore.command_error import CommandError
+from nvexplore.replay import add_command as add_replay
 
 FIRST_NOTEBOOK = "01_first_steps.ipynb"
 # What `demo` needs beyond the core, by the names they are imported under.
@@ -219,6 +220,7 @@ def parser() -> argparse.ArgumentParser:
     ):
         command = commands.add_parser(name, help=summary, description=run.__doc__)
         command.set_defaults(run=run)
+    add_replay(commands)
     add_bench(commands)
     return top
 

@@ -29,8 +29,11 @@ TEMPLATE = "<user>{}<assistant>"
 class FakeTokenizer:
     """One token a byte of UTF-8; what the toy model says beyond that is shown as letters."""
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         return list(text.encode("utf-8", "surrogatepass"))
+
+    def convert_ids_to_tokens(self, token_id: int) -> str:
+        return f"<0x{token_id:02X}>"
 
     def decode(self, token_ids: list[int], skip_special_tokens: bool = False) -> str:
         return bytes(i if i < 256 else 97 + i % 26 for i in token_ids).decode("utf-8", "replace")

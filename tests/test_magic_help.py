@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,7 +25,10 @@ def comms() -> Iterator[list[RecordedComm]]:
     ipywidgets.Widget.close_all()
 
 
-def test_the_example_in_each_manual_works(loaded: Shell, comms: list[RecordedComm]) -> None:
+def test_the_example_in_each_manual_works(
+    loaded: Shell, comms: list[RecordedComm], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     table = loaded.ip.magics_manager.magics["line"]
     examples = {
         name: re.findall(rf"^ +((?:\w+ = )?%{name}\b.*)$", table[name].__doc__.split("Example::")[1], re.MULTILINE)
@@ -45,6 +49,8 @@ def test_the_example_in_each_manual_works(loaded: Shell, comms: list[RecordedCom
         "text",
         "pause",
         "abort",
+        "save",
+        "open",
         "close",
     )
     assert sorted(examples) == sorted(f"nvx_{name}" for name in order)

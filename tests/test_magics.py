@@ -197,8 +197,8 @@ def test_frames_and_plots(loaded: Shell) -> None:
 def test_every_magic_has_a_manual_and_a_twin(loaded: Shell) -> None:
     names = sorted(n for n in loaded.ip.magics_manager.magics["line"] if n.startswith("nvx_"))
     assert names == [
-        *("nvx_abort", "nvx_add", "nvx_close", "nvx_frame", "nvx_glossary", "nvx_load", "nvx_pause", "nvx_peek"),
-        *("nvx_plot", "nvx_run", "nvx_step", "nvx_text", "nvx_watch"),
+        *("nvx_abort", "nvx_add", "nvx_close", "nvx_frame", "nvx_glossary", "nvx_load", "nvx_open", "nvx_pause"),
+        *("nvx_peek", "nvx_plot", "nvx_run", "nvx_save", "nvx_step", "nvx_text", "nvx_watch"),
     ]
     assert [n for n in loaded.ip.magics_manager.magics["cell"] if n.startswith("nvx_")] == ["nvx_add"]
     for name in names:

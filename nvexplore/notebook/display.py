@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from nvexplore.notebook.explorer import Explorer
     from nvexplore.notebook.requests import Decode
     from nvexplore.notebook.runner import TaskRunner
+    from nvexplore.runner.memory_ledger import MemoryLedger
 
 NO_WIDGETS = 'the views need ipywidgets and anywidget: pip install "nvexplore[notebook]"'
 PLURAL = {"block": "blocks", "slot": "slots"}
@@ -37,6 +38,20 @@ def _find_views() -> dict[str, str]:
 
 MODULES = _find_views()
 VIEWS = ("all", *MODULES)
+
+
+def explorer_of(recorder: Recorder, decode: Decode | None, memory: MemoryLedger | None) -> Explorer:
+    """An explorer of what a recorder has, the last steps without a gap to begin with."""
+    try:
+        from nvexplore.notebook.explorer import Explorer
+    except ModuleNotFoundError as error:
+        raise SessionError(f"{NO_WIDGETS} ({error.name} is missing)") from None
+    explorer = Explorer(decode=decode, recorder=recorder, memory=memory)
+    for snapshot, records in recorder.segments[-1:]:
+        explorer.push(snapshot)
+        for record in records:
+            explorer.push(record)
+    return explorer
 
 
 class Display:
@@ -68,16 +83,7 @@ class Display:
         engine, runner = self._engine(), self._runner()
         if engine is None or runner is None:
             raise SessionError("the engine of these views is gone")
-        try:
-            from nvexplore.notebook.explorer import Explorer
-        except ModuleNotFoundError as error:
-            raise SessionError(f"{NO_WIDGETS} ({error.name} is missing)") from None
-        memory = getattr(engine.runner, "memory", None)
-        explorer = Explorer(decode=self._decode, recorder=self._recorder, memory=memory)
-        for snapshot, records in self._recorder.segments[-1:]:
-            explorer.push(snapshot)
-            for record in records:
-                explorer.push(record)
+        explorer = explorer_of(self._recorder, self._decode, getattr(engine.runner, "memory", None))
         self._subscription = engine.subscribe(explorer.push)
         explorer.on_command(self._command)
         explorer.events = EVENTS

@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 
 from nvexplore.notebook.completion import Completion
 from nvexplore.notebook.magics import SessionMagics
+from nvexplore.notebook.magics_file import FileMagics
 from nvexplore.notebook.magics_model import ModelMagics
 from nvexplore.notebook.magics_run import RunMagics
 from nvexplore.notebook.magics_show import ShowMagics
@@ -26,7 +27,7 @@ from nvexplore.notebook.settings import NvExplore
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-MAGICS: tuple[type[SessionMagics], ...] = (ModelMagics, RunMagics, ShowMagics)
+MAGICS: tuple[type[SessionMagics], ...] = (ModelMagics, RunMagics, ShowMagics, FileMagics)
 # Sessions of shells that were unloaded in the cell that is running.
 _leaving: WeakKeyDictionary[Any, _Leaving] = WeakKeyDictionary()
 _ATTRIBUTE = "_nvexplore_extension"

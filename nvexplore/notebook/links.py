@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nvexplore.generation import check_progress
 from nvexplore.notebook.errors import NO_MODEL, SessionError
-from nvexplore.notebook.requests import Decode
 
 if TYPE_CHECKING:
     from nvexplore.llm import LLM
@@ -70,7 +69,11 @@ class Links:
             session.runner.step()
 
 
-def decoder(llm: LLM) -> Decode:
+class Decoder:
     """``llm.decode`` that keeps the tokenizer and not the model: texts can be read when it is closed."""
-    tokenizer = llm.tokenizer
-    return lambda token_ids: str(tokenizer.decode(list(token_ids), skip_special_tokens=True))
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer = tokenizer
+
+    def __call__(self, token_ids: list[int]) -> str:
+        return str(self.tokenizer.decode(list(token_ids), skip_special_tokens=True))

@@ -11,17 +11,20 @@ Nothing here needs an event loop but ``run_live``, and nothing needs ipywidgets 
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nvexplore.notebook import recorded
 from nvexplore.notebook.describe import PlanSummary, StepSummary, describe_plan, describe_step
 from nvexplore.notebook.display import Display
 from nvexplore.notebook.errors import NO_MODEL, SessionError, there
-from nvexplore.notebook.links import Links, decoder
+from nvexplore.notebook.links import Decoder, Links
 from nvexplore.notebook.looking import Looking
 from nvexplore.notebook.requests import Request, RequestLog, RequestTable
 from nvexplore.notebook.runner import TaskRunner
 from nvexplore.notebook.settings import NvExplore
 from nvexplore.notebook.stops import Condition, Stops
+from nvexplore.notebook.summary import Summary
 from nvexplore.notebook.tally import RunSummary, Tally, describe_run
 from nvexplore.sampling_params import SamplingParams
 
@@ -74,7 +77,7 @@ class Session(Looking):
         if llm is not self.llm:
             self.close()
         self.llm, self.model = llm, model
-        self.log, recorder = RequestLog(decoder(llm)), Recorder()
+        self.log, recorder = RequestLog(Decoder(llm.tokenizer)), Recorder()
         self._recorder, self.stops.log = recorder, self.log
         self._subscriptions = [llm.engine.subscribe(each.push) for each in (self.log, recorder, self.stops)]
         links = Links(self)
@@ -204,6 +207,27 @@ class Session(Looking):
         """Pause a live run."""
         self.runner.pause()
 
+    # ---------------------------------------------------------------- files
+
+    def save(self, path: str | Path, *, replace: bool = False) -> Summary:
+        """Write what was recorded, prompts and completions too, to a file that ``open`` reads; ``replace`` an old one.
+
+        Raises ValueError where nothing is recorded, FileExistsError, OSError.
+        """
+        memory = recorded.ledger_of(self._display, self.llm)
+        return recorded.save(self.recorder, path, self.log.text, memory, self.model, replace=replace)
+
+    def open(self, path: str | Path) -> Summary:
+        """Look at a recording in place of a model, which is closed; all but running works as on the model itself.
+
+        Raises RecordingError or OSError, and changes nothing then.
+        """
+        recording, log = recorded.load(path)
+        self.close()
+        self.model, self.log, self._recorder = recording.model, log, recording.recorder
+        self._display = recorded.RecordedDisplay(recording, log)
+        return recorded.opened(path, recording, log)
+
     # ---------------------------------------------------------------- itself
 
     @property
@@ -212,7 +236,7 @@ class Session(Looking):
 
     def __repr__(self) -> str:
         if self.llm is None or self.llm.is_closed:
-            return "Session(no model is loaded)"
+            return f"Session({'no model is loaded' if self._display is None else f'a recording of {self.model}'})"
         return f"Session({self.model or 'a model'}, {self.runner.status})"
 
     def _loaded(self) -> LLM:

@@ -1,11 +1,15 @@
-"""Where an engine's memory goes, and the arithmetic that gave its pool so many blocks. Measures nothing itself."""
+"""Where an engine's memory goes, and the arithmetic that gave its pool so many blocks. Measures nothing itself.
+
+A recording brings a ledger to where there is no torch: this imports none.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from nvexplore.runner.kv_cache import DeviceMemory, KVCacheShape
+if TYPE_CHECKING:
+    from nvexplore.runner.kv_cache import DeviceMemory, KVCacheShape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,9 +73,9 @@ def ledger_of(
     common |= {"graphs": graphs, "num_ranks": num_ranks}
     if available is None:
         return MemoryLedger(**common, num_blocks_from=f"num_kvcache_blocks={num_blocks:,}")
-    usable = available.available if isinstance(available, DeviceMemory) else available
+    usable = available if isinstance(available, int) else available.available
     why = f"{usable:,} bytes available / {size:,} a block = {usable // size:,}"
-    if isinstance(available, DeviceMemory):
+    if not isinstance(available, int):
         why = f"{available}: {why}"
     fitting = usable // size
     if useful_blocks is not None and useful_blocks < fitting:
@@ -79,7 +83,7 @@ def ledger_of(
         why += f", of which {fitting:,} can be in use at a time"
     if num_blocks < fitting:
         why += f"; another rank has room for {num_blocks:,}"
-    if not isinstance(available, DeviceMemory):
+    if isinstance(available, int):
         return MemoryLedger(**common, num_blocks_from=why)
     return MemoryLedger(
         **common,

@@ -1,0 +1,193 @@
+"""Recordings as files: what a recorder keeps, to be looked at later, elsewhere, without model, GPU or torch.
+
+A file is gzip of messages, each behind its length: a header, then snapshots and records as they came. Their version is
+the records' own; the texts of the tokens in them are in the header, so that no tokenizer is needed. A recording holds
+the prompts and completions of its requests.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from nvexplore import __version__
+from nvexplore.engine.events import RECORD_VERSION, Snapshot, StepRecord
+from nvexplore.explore.recorder import Recorder
+from nvexplore.explore.state import FoldError
+from nvexplore.explore.token_texts import TokenTexts
+
+FORMAT = "nvexplore recording"
+VERSION = 1
+SUFFIX = ".nvx"
+_LENGTH = 4  # bytes before each message
+
+
+class RecordingError(ValueError):
+    """A file that cannot be read as a recording; the message says which and why."""
+
+
+class Header(msgspec.Struct, frozen=True, kw_only=True):
+    """The first message. made_by: the version of nvexplore; num_items: the messages after this one.
+
+    tokens: what each token of the recording says, in UTF-8, which a character may need several for; None: not known.
+    memory: the engine's ledger, a field a key, or None.
+    """
+
+    format: str = FORMAT
+    version: int = VERSION
+    record_version: int = RECORD_VERSION
+    made_by: str = __version__
+    created: str
+    model: str
+    num_items: int
+    tokens: dict[int, bytes] | None
+    memory: dict[str, Any] | None
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What a file holds. decode: token ids -> text, or None; created: when it was saved, in UTC."""
+
+    recorder: Recorder
+    model: str
+    created: str
+    decode: TokenTexts | None
+    memory: dict[str, Any] | None
+
+
+def save_recording(
+    recorder: Recorder,
+    path: str | Path,
+    *,
+    model: str = "",
+    token_bytes: Callable[[int], bytes] | None = None,
+    memory: dict[str, Any] | None = None,
+    replace: bool = False,
+) -> Path:
+    """Write what ``recorder`` keeps to ``path`` and return it, with .nvx where it had no suffix.
+
+    token_bytes: what a token says; None: the recording shows ids. The file appears whole or not at all.
+    Raises ValueError where nothing is recorded, FileExistsError where the file is there and not to be replaced, and
+    OSError.
+    """
+    path = Path(path)
+    path = path if path.suffix else path.with_suffix(SUFFIX)
+    with recorder.lock:
+        segments = recorder.segments
+    if not segments:
+        raise ValueError("nothing is recorded yet: there is nothing to save")
+    if path.exists() and not replace:
+        raise FileExistsError(f"{path} is there already; say replace to write over it")
+    items: list[Snapshot | StepRecord] = []
+    for snapshot, records in segments:
+        items += [snapshot, *records]
+    ids = sorted({token_id for item in items for token_id in _token_ids(item)})
+    header = Header(
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        model=model,
+        num_items=len(items),
+        tokens=None if token_bytes is None else {token_id: token_bytes(token_id) for token_id in ids},
+        memory=memory,
+    )
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+    try:
+        # Without name and time in it, equal recordings are equal files.
+        with os.fdopen(handle, "wb") as raw, gzip.GzipFile("", "wb", 6, raw, mtime=0) as file:
+            for item in (header, *items):
+                message = msgspec.msgpack.encode(item)
+                file.write(len(message).to_bytes(_LENGTH, "little") + message)
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(temporary)
+        raise
+    return path
+
+
+def load_recording(path: str | Path) -> Recording:
+    """Read a file that ``save_recording`` has written. Raises RecordingError, or OSError where it cannot be opened."""
+    path = Path(path)
+    with path.open("rb") as raw:
+        if raw.read(2) != b"\x1f\x8b":
+            raise RecordingError(f"{path} is not a recording of nvexplore")
+        raw.seek(0)
+        try:
+            with gzip.GzipFile(fileobj=raw) as file:
+                header = _header(file, path)
+                recorder = Recorder(max_steps=header.num_items + 1024)
+                for number, item in enumerate(_items(file, header.num_items, path)):
+                    try:
+                        recorder.push(item)
+                    except (FoldError, ValueError) as error:
+                        raise RecordingError(f"{path}: message {number} does not follow: {error}") from None
+        except (gzip.BadGzipFile, zlib.error) as error:
+            raise RecordingError(f"{path} is damaged: {error}") from None
+    decode = None if header.tokens is None else TokenTexts(header.tokens)
+    return Recording(recorder, header.model, header.created, decode, header.memory)
+
+
+def _header(file: gzip.GzipFile, path: Path) -> Header:
+    try:
+        message = _message(file)
+        marks = msgspec.msgpack.decode(message, type=dict[str, Any])
+    except (EOFError, msgspec.DecodeError):
+        raise RecordingError(f"{path} is not a recording of nvexplore") from None
+    if marks.get("format") != FORMAT:
+        raise RecordingError(f"{path} is not a recording of nvexplore")
+    versions = marks.get("version"), marks.get("record_version")
+    if versions != (VERSION, RECORD_VERSION):
+        raise RecordingError(
+            f"{path} was made by nvexplore {marks.get('made_by')} in format {versions[0]} with records of version "
+            f"{versions[1]}; this is nvexplore {__version__}, which reads {VERSION} and {RECORD_VERSION}"
+        )
+    try:
+        return msgspec.msgpack.decode(message, type=Header)
+    except msgspec.ValidationError as error:
+        raise RecordingError(f"{path}: {error}") from None
+
+
+def _items(file: gzip.GzipFile, count: int, path: Path) -> Iterator[Snapshot | StepRecord]:
+    decoder = msgspec.msgpack.Decoder(Snapshot | StepRecord)
+    for number in range(count):
+        try:
+            yield decoder.decode(_message(file))
+        except EOFError:
+            raise RecordingError(f"{path} ends early: {number:,} of its {count:,} messages are there") from None
+        except msgspec.DecodeError as error:
+            raise RecordingError(f"{path}: message {number}: {error}") from None
+    if file.read(1):
+        raise RecordingError(f"{path} goes on after its {count:,} messages")
+
+
+def _message(file: gzip.GzipFile) -> bytes:
+    length = file.read(_LENGTH)
+    message = file.read(int.from_bytes(length, "little"))
+    if len(length) < _LENGTH or len(message) < int.from_bytes(length, "little"):
+        raise EOFError
+    return message
+
+
+def _token_ids(item: Snapshot | StepRecord) -> Iterator[int]:
+    rows = item.sequences.token_ids if isinstance(item, Snapshot) else item.before.added.token_ids
+    for row in rows:
+        yield from row
+    if isinstance(item, StepRecord):
+        yield from item.committed.token_id
+
+
+def _umask() -> int:
+    """What new files are not to be; it can only be asked for by being set."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

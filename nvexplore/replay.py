@@ -1,0 +1,68 @@
+"""``nvexplore replay``: what a recording tells, in a terminal: its requests, one step explained, plots, tables."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nvexplore.command_error import CommandError
+
+if TYPE_CHECKING:
+    from nvexplore.explore.recorder import Recorder
+
+
+def add_command(commands: Any) -> None:
+    """Add the command to the parsers of the whole program."""
+    command = commands.add_parser("replay", help="look at a recording that was saved", description=replay.__doc__)
+    command.add_argument("file", type=Path, help="what %%nvx_save or Session.save has written")
+    command.add_argument("--step", type=int, metavar="N", help="explain this step")
+    command.add_argument(
+        "--plots", type=Path, metavar="DIR", help="write memory, throughput and schedule there, as PNG"
+    )
+    command.add_argument(
+        "--csv", type=Path, metavar="DIR", help="write the frames there, blocks and slots after --step"
+    )
+    command.set_defaults(run=replay)
+
+
+def replay(args: argparse.Namespace) -> int:
+    """Say what a recording holds. Needs no model, GPU or torch; %nvx_open shows it in a notebook."""
+    from nvexplore.explore.explain import explain
+    from nvexplore.notebook.recorded import load, opened
+
+    try:
+        recording, log = load(args.file)
+        recorder = recording.recorder
+        print(opened(args.file, recording, log))
+        if args.step is None:
+            print(log.table)
+        else:
+            print(explain(recorder, args.step))
+        for folder in filter(None, (args.plots, args.csv)):
+            folder.mkdir(parents=True, exist_ok=True)
+        if args.plots is not None:
+            _write_plots(recorder, args.plots)
+        if args.csv is not None:
+            _write_frames(recorder, args.csv, args.step)
+    except (ValueError, OSError) as error:
+        raise CommandError(str(error)) from None
+    return 0
+
+
+def _write_plots(recorder: Recorder, folder: Path) -> None:
+    from nvexplore.notebook.figure import PLOTS, plot
+
+    for name in PLOTS:
+        file = folder / f"{name}.png"
+        plot(recorder, name).savefig(file, dpi=150)
+        print(f"wrote {file}")
+
+
+def _write_frames(recorder: Recorder, folder: Path, step: int | None) -> None:
+    from nvexplore.notebook.figure import FRAMES, OF_ONE_STEP, frame
+
+    for name in FRAMES:
+        file = folder / f"{name}.csv"
+        frame(recorder, name, step if name in OF_ONE_STEP else None).to_csv(file, index=False)
+        print(f"wrote {file}")

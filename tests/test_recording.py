@@ -1,0 +1,187 @@
+"""Recordings as files: every state comes back, texts too, without what made them; a bad file says what is wrong."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from nvexplore.engine.engine import Engine
+from nvexplore.explore import frames
+from nvexplore.explore.recorder import Recorder
+from nvexplore.explore.recording import RecordingError, load_recording, save_recording
+from nvexplore.explore.token_texts import TokenTexts
+from nvexplore.sampling_params import SamplingParams
+from tests.drive import run_workload
+from tests.fakes import toy_engine
+from tests.workloads import make_workload
+
+
+def recorded(seed: int = 0, steps: int = 40) -> tuple[Engine, Recorder]:
+    engine, recorder, rng = (
+        toy_engine(24, 4, max_num_batched_tokens=16, max_num_seqs=4),
+        Recorder(),
+        random.Random(seed),
+    )
+    engine.subscribe(recorder)
+    for _ in range(8):
+        engine.add_request([rng.randrange(3) for _ in range(rng.randint(1, 20))], SamplingParams(max_tokens=20))
+    for _ in range(steps):
+        engine.step()
+    return engine, recorder
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_every_state_comes_back(seed: int, tmp_path: Path) -> None:
+    """Of random runs with everything an engine does, interrupts and overlap among it."""
+    work, recorder = make_workload(seed, overlap=seed % 3 == 0), Recorder(snapshot_every=1 + seed % 7)
+    work.engine.subscribe(recorder)
+    run_workload(work)
+    found = load_recording(save_recording(recorder, tmp_path / "run")).recorder
+    assert found.records == recorder.records and found.requests == recorder.requests
+    for step in range(recorder.first_step or 0, (recorder.last_step or 0) + 1):
+        assert found.state_at(step).snapshot() == recorder.state_at(step).snapshot()
+
+
+def test_frames_gaps_and_what_goes_with_it(tmp_path: Path) -> None:
+    engine, recorder = recorded()
+    with recorder.lock:
+        assert not recorder.gaps
+    other = Recorder()
+    subscription = engine.subscribe(other)
+    engine.step()
+    subscription.close()
+    engine.step()
+    engine.subscribe(other)
+    engine.step()
+    assert len(other.gaps) == 1
+    file = save_recording(other, tmp_path / "gap.rec", model="a model", memory={"weights": 7})
+    found = load_recording(file)
+    assert file.name == "gap.rec" and found.recorder.gaps == other.gaps and found.recorder.segments == other.segments
+    assert (found.model, found.memory, found.decode) == ("a model", {"weights": 7}, None)
+    again = load_recording(save_recording(recorder, tmp_path / "whole")).recorder
+    for frame in (frames.steps, frames.sequences, frames.blocks, frames.schedule, frames.prefix_hits):
+        assert frame(again).equals(frame(recorder))
+
+
+def test_texts_of_tokens(tmp_path: Path) -> None:
+    """Only of those that occur, and each once."""
+    _, recorder = recorded()
+    asked: list[int] = []
+
+    def token_bytes(token_id: int) -> bytes:
+        asked.append(token_id)
+        return "é".encode()[:1] if token_id == 0 else f"<{token_id}>".encode()
+
+    decode = load_recording(save_recording(recorder, tmp_path / "x", token_bytes=token_bytes)).decode
+    assert decode is not None and asked == sorted(set(asked)) and {0, 1, 2} < set(asked)
+    assert decode([1, 2, 1]) == "<1><2><1>" and decode([0]) == "\N{REPLACEMENT CHARACTER}"
+    assert decode([max(asked) + 1]) == "\N{REPLACEMENT CHARACTER}"
+
+
+def test_a_character_of_several_tokens() -> None:
+    tokens = {i: byte.to_bytes() for i, byte in enumerate("🎉".encode())}
+    assert TokenTexts(tokens)([0, 1, 2, 3, 0]) == "🎉\N{REPLACEMENT CHARACTER}"
+
+
+def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
+    _, recorder = recorded()
+    file = save_recording(recorder, tmp_path / "run", model="first")
+    assert file == tmp_path / "run.nvx" and file.stat().st_mode & 0o777 == 0o666 & ~umask()
+    with pytest.raises(FileExistsError, match=r"run\.nvx is there already; say replace"):
+        save_recording(recorder, file, model="second")
+    before = file.read_bytes()
+
+    def fail(token_id: int) -> bytes:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        save_recording(recorder, file, token_bytes=fail, replace=True)
+    with pytest.raises(TypeError):
+        save_recording(recorder, file, memory={"weights": object()}, replace=True)
+    assert file.read_bytes() == before and list(tmp_path.iterdir()) == [file]
+    save_recording(recorder, file, model="second", replace=True)
+    assert load_recording(file).model == "second"
+    with pytest.raises(FileNotFoundError):
+        save_recording(recorder, tmp_path / "nowhere" / "run")
+    with pytest.raises(ValueError, match="nothing is recorded yet"):
+        save_recording(Recorder(), tmp_path / "empty")
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def rewritten(file: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change the header of a recording."""
+    whole = gzip.decompress(file.read_bytes())
+    size = int.from_bytes(whole[:4], "little")
+    header = msgspec.msgpack.decode(whole[4 : 4 + size])
+    change(header)
+    message = msgspec.msgpack.encode(header)
+    file.write_bytes(gzip.compress(len(message).to_bytes(4, "little") + message + whole[4 + size :]))
+
+
+BAD: dict[str, tuple[Callable[[Path], object], str]] = {
+    "empty": (lambda f: f.write_bytes(b""), "is not a recording of nvexplore"),
+    "another kind": (lambda f: f.write_bytes(b"%PDF-1.7"), "is not a recording of nvexplore"),
+    "gzip of another kind": (lambda f: f.write_bytes(gzip.compress(b"hello" * 9)), "is not a recording of nvexplore"),
+    "cut": (lambda f: f.write_bytes(f.read_bytes()[: f.stat().st_size // 2]), r"ends early: \d+ of its 41 messages"),
+    "damaged": (lambda f: f.write_bytes(f.read_bytes()[:-6] + b"\0" * 6), "is damaged"),
+    "longer": (lambda f: rewritten(f, lambda h: h.update(num_items=40)), "goes on after its 40 messages"),
+    "shorter": (lambda f: rewritten(f, lambda h: h.update(num_items=99)), "ends early: 41 of its 99 messages"),
+    "another format": (lambda f: rewritten(f, lambda h: h.update(format="x")), "is not a recording of nvexplore"),
+    "a later version": (
+        lambda f: rewritten(f, lambda h: h.update(version=9, made_by="7.0")),
+        r"was made by nvexplore 7\.0 in format 9 with records of version \d+; this is nvexplore .*, which reads 1 and",
+    ),
+    "a wrong header": (lambda f: rewritten(f, lambda h: h.update(model=3)), r"Expected `str`, got `int`"),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_a_bad_file_says_what_is_wrong(what: str, tmp_path: Path) -> None:
+    spoil, message = BAD[what]
+    file = save_recording(recorded()[1], tmp_path / "run")
+    assert len(load_recording(file).recorder) == 40
+    spoil(file)
+    with pytest.raises(RecordingError, match=message) as error:
+        load_recording(file)
+    assert str(file) in str(error.value)
+
+
+def test_records_that_do_not_follow(tmp_path: Path) -> None:
+    file = save_recording(recorded()[1], tmp_path / "run")
+    whole = gzip.decompress(file.read_bytes())
+    at, messages = 0, []
+    while at < len(whole):
+        size = 4 + int.from_bytes(whole[at : at + 4], "little")
+        messages.append(whole[at : at + size])
+        at += size
+    del messages[5]
+    file.write_bytes(gzip.compress(b"".join(messages)))
+    with pytest.raises(RecordingError, match="message 4 does not follow: record of step 4 does not follow"):
+        load_recording(file)
+
+
+def test_it_opens_with_the_core_alone(tmp_path: Path) -> None:
+    """No torch, no Jupyter: a report can be looked at where there is neither."""
+    file = save_recording(recorded()[1], tmp_path / "run")
+    code = (
+        "import sys; from nvexplore.cli import main; code = main(['replay', sys.argv[1], '--step', '3']); "
+        "heavy = {'torch', 'IPython', 'ipywidgets', 'anywidget', 'transformers', 'triton'} & sys.modules.keys(); "
+        "print(code, sorted(heavy))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(file)], capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("0 []\n") and "step 3 ran" in done.stdout
