@@ -168,6 +168,8 @@ def test_look_inside(executed: Read) -> None:
     assert shown(notebook, "lost") == "187 tokens were lost, 144 found again, 43 computed again\n"
     assert shown(notebook, "time-check") == "step 21: 0 blocks free; step 22: 23\n"
     assert "stopped at step 48: request F took 72 tokens" in shown(notebook, "stop")
+    assert "look_inside.nvx: 60 steps" in shown(notebook, "keep") and "WhyView of Explorer(" in shown(notebook, "open")
+    assert shown(notebook, "open-check").startswith("F ") and "72" in shown(notebook, "open-check")
 
 
 def test_a_one_line_error_stops_run_all(tmp_path: Path) -> None:
