@@ -72,6 +72,8 @@ class Graphs:
         """Capture graphs of these sizes; ``tell`` is called after each. The largest first: others fit in its memory."""
         device = self.backend.device
         _ALIVE.add(self)
+        # NCCL's own thread looks after its events meanwhile.
+        mode = "global" if self.backend.ranks.size == 1 else "thread_local"
         for size in sorted(sizes, reverse=True):
             self.inbox.zero_()
             batch = self.batch_of(size)
@@ -79,7 +81,7 @@ class Graphs:
             torch.cuda.synchronize(device)
             graph = torch.cuda.CUDAGraph()
             # On torch's own capture stream: cuBLAS keeps memory for each stream it has ever seen.
-            with torch.cuda.graph(graph, pool=pool):
+            with torch.cuda.graph(graph, pool=pool, capture_error_mode=mode):
                 logits, ids = self._run(model, batch)
             self._graphs[size] = graph, batch, logits, ids
             tell()

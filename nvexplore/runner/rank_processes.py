@@ -28,7 +28,7 @@ from nvexplore.runner.rank_error import RankError
 
 _MODULE = "nvexplore.runner.rank_process"
 _TO_END_S = 10.0
-_TO_TELL_S = 3.0  # between the end of a connection and the word of why
+_TO_TELL_S = 10.0  # between the end of a connection and the word of why
 
 
 class _Process:
@@ -108,7 +108,8 @@ class RankProcesses:
         """What is done with the others; an error in it ends them."""
         try:
             yield
-        except RankError:
+        except (RankError, torch.OutOfMemoryError) as error:
+            self._fail(error)
             raise
         except (BrokenPipeError, RuntimeError) as error:
             # Most likely another rank's, seen from here: its own word comes first.
