@@ -23,12 +23,14 @@ def add_command(commands: Any) -> None:
     command.add_argument(
         "--csv", type=Path, metavar="DIR", help="write the frames there, blocks and slots after --step"
     )
+    command.add_argument("--trace", type=Path, metavar="FILE", help="write a trace there, for ui.perfetto.dev")
     command.set_defaults(run=replay)
 
 
 def replay(args: argparse.Namespace) -> int:
     """Say what a recording holds. Needs no model, GPU or torch; %nvx_open shows it in a notebook."""
     from nvexplore.explore.explain import explain
+    from nvexplore.explore.trace import write_trace
     from nvexplore.notebook.recorded import load, opened
 
     try:
@@ -45,6 +47,8 @@ def replay(args: argparse.Namespace) -> int:
             _write_plots(recorder, args.plots)
         if args.csv is not None:
             _write_frames(recorder, args.csv, args.step)
+        if args.trace is not None:
+            print(f"wrote {write_trace(recorder, args.trace)}")
     except (ValueError, OSError) as error:
         raise CommandError(str(error)) from None
     return 0
