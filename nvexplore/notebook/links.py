@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nvexplore.generation import check_progress
 from nvexplore.notebook.errors import NO_MODEL, SessionError
@@ -67,13 +67,3 @@ class Links:
         elif name == "step":
             session.stops.begin()
             session.runner.step()
-
-
-class Decoder:
-    """``llm.decode`` that keeps the tokenizer and not the model: texts can be read when it is closed."""
-
-    def __init__(self, tokenizer: Any) -> None:
-        self.tokenizer = tokenizer
-
-    def __call__(self, token_ids: list[int]) -> str:
-        return str(self.tokenizer.decode(list(token_ids), skip_special_tokens=True))

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from nvexplore.explore.recording import Recording, load_recording, save_recording
 from nvexplore.explore.token_texts import TokenTexts
 from nvexplore.notebook.display import Display, explorer_of
-from nvexplore.notebook.links import Decoder
-from nvexplore.notebook.requests import Decode, RequestLog
+from nvexplore.notebook.requests import Decode, Decoder, RequestLog
 from nvexplore.notebook.summary import Summary, counted
 
 if TYPE_CHECKING:

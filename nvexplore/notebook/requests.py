@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from nvexplore.engine.events import Snapshot, StepRecord
 from nvexplore.explore.lifecycle import turns
@@ -13,6 +14,16 @@ Decode = Callable[[list[int]], str]
 # Finished requests beyond these are forgotten, the oldest first, so that a long session stays small.
 MAX_FINISHED = 1000
 LIVE = ("waiting", "prefill", "decode")
+
+
+class Decoder:
+    """``llm.decode`` that keeps the tokenizer and not the model: texts can be read when it is closed."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer = tokenizer
+
+    def __call__(self, token_ids: list[int]) -> str:
+        return str(self.tokenizer.decode(list(token_ids), skip_special_tokens=True))
 
 
 def _no_text(_: list[int]) -> str:

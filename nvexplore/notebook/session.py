@@ -18,9 +18,9 @@ from nvexplore.notebook import recorded
 from nvexplore.notebook.describe import PlanSummary, StepSummary, describe_plan, describe_step
 from nvexplore.notebook.display import Display
 from nvexplore.notebook.errors import NO_MODEL, SessionError, there
-from nvexplore.notebook.links import Decoder, Links
+from nvexplore.notebook.links import Links
 from nvexplore.notebook.looking import Looking
-from nvexplore.notebook.requests import Request, RequestLog, RequestTable
+from nvexplore.notebook.requests import Decoder, Request, RequestLog, RequestTable
 from nvexplore.notebook.runner import TaskRunner
 from nvexplore.notebook.settings import NvExplore
 from nvexplore.notebook.stops import Condition, Stops
