@@ -1,4 +1,4 @@
-"""``nvexplore replay``: what a recording tells, in a terminal: its requests, one step explained, plots, tables."""
+"""``nvexplore replay`` and ``nvexplore compare``: what recordings tell, in a terminal, as pictures and as tables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def add_command(commands: Any) -> None:
-    """Add the command to the parsers of the whole program."""
+    """Add the commands to the parsers of the whole program."""
     command = commands.add_parser("replay", help="look at a recording that was saved", description=replay.__doc__)
     command.add_argument("file", type=Path, help="what %%nvx_save or Session.save has written")
     command.add_argument("--step", type=int, metavar="N", help="explain this step")
@@ -25,6 +25,9 @@ def add_command(commands: Any) -> None:
     )
     command.add_argument("--trace", type=Path, metavar="FILE", help="write a trace there, for ui.perfetto.dev")
     command.set_defaults(run=replay)
+    command = commands.add_parser("compare", help="recordings side by side", description=compare_files.__doc__)
+    command.add_argument("files", type=Path, nargs="+", help="what %%nvx_save or Session.save has written")
+    command.set_defaults(run=compare_files)
 
 
 def replay(args: argparse.Namespace) -> int:
@@ -70,3 +73,25 @@ def _write_frames(recorder: Recorder, folder: Path, step: int | None) -> None:
         file = folder / f"{name}.csv"
         frame(recorder, name, step if name in OF_ONE_STEP else None).to_csv(file, index=False)
         print(f"wrote {file}")
+
+
+def compare_files(args: argparse.Namespace) -> int:
+    """Put the figures of recordings side by side: of the same requests under another policy, pool or budget."""
+    from nvexplore.explore.compare import compare
+    from nvexplore.explore.recording import load_recording
+    from nvexplore.notebook.summary import Summary, counted
+
+    try:
+        recorders = {str(file): load_recording(file).recorder for file in args.files}
+        table = compare(recorders)
+    except (ValueError, OSError) as error:
+        raise CommandError(str(error)) from None
+    rows = [(str(figure), *map(_short, row)) for figure, *row in table.itertuples()]
+    print(Summary(headline=counted(len(recorders), "recording"), columns=("", *recorders), rows=tuple(rows)))
+    return 0
+
+
+def _short(value: float) -> str:
+    if value != value:
+        return "-"
+    return f"{value:,.0f}" if value.is_integer() else f"{value:,.3f}"
