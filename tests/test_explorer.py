@@ -228,6 +228,27 @@ def test_answers_count_among_the_messages_of_a_second(comms: list[RecordedComm])
 # ---- commands and questions
 
 
+def test_answers_wait_where_a_second_has_enough_messages(comms: list[RecordedComm]) -> None:
+    """A page may ask in bursts; all is answered, in its order, and no second has more messages than there may be."""
+    comm, times = comm_of(displayed(small_engine(), max_hz=16)), list[float]()
+
+    async def ask_in_a_burst() -> None:
+        comm.on_send = lambda *message: times.append(asyncio.get_running_loop().time())
+        for number in range(30):
+            comm.send_custom(type="ask", what="block", id=0, ask=number)
+        while len(texts(comm)) < 30:
+            await asyncio.sleep(0.02)
+
+    asyncio.run(asyncio.wait_for(ask_in_a_burst(), 20))
+    assert [answer["ask"] for answer in texts(comm)] == list(range(30))
+    assert times[-1] - times[0] > 1.0
+    assert max(sum(begin <= time < begin + 0.99 for time in times) for begin in times) <= 16
+    comm.on_send = None
+    for number in range(30):  # where no event loop runs, nobody could come back to them
+        comm.send_custom(type="ask", what="block", id=0, ask=30 + number)
+    assert len(texts(comm)) == 60
+
+
 def test_buttons_call_back_and_appear_with_the_first_callback(comms: list[RecordedComm]) -> None:
     explorer = Explorer()
     assert not explorer.has_controls

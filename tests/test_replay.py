@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import ipywidgets
 import pytest
 from IPython.core.error import UsageError
 
@@ -16,10 +18,19 @@ from nvexplore.notebook.session import Session
 from nvexplore.sampling_params import SamplingParams
 from nvexplore.text.token_bytes import TokenBytes
 from nvexplore.toy import make_toy
+from tests.comms import recorded_comms
 from tests.fakes import run_to_end, toy_engine
 from tests.notebook_fakes import Shell
 
 TEXT = "naïve 日本語 🎉🎉 </script>\N{RIGHT-TO-LEFT OVERRIDE}abc"
+
+
+@pytest.fixture(autouse=True)
+def comms() -> Iterator[None]:
+    """Views need somewhere to send to, and are not left to other tests."""
+    with recorded_comms():
+        yield
+        ipywidgets.Widget.close_all()
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ import importlib
 import logging
 import numbers
 import re
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -113,6 +114,19 @@ class Answers:
         except Exception as error:
             logger.debug("no answer to %s about %s at step %s", what, id, step, exc_info=True)
             return {"error": str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"}
+
+    def reply(self, content: Answer) -> tuple[Answer, list[bytes]]:
+        """The message that answers a page's question, and its binary parts; it tells what it cost, in ms."""
+        began = time.perf_counter()
+        told = self.answer(content.get("what"), content.get("id"), content.get("step", -1))
+        try:
+            answer, places, buffers = packed(told)
+        except TypeError as error:
+            answer, places, buffers = {"error": str(error)}, [], []
+        if answer:  # a page asks accordingly
+            answer.setdefault("ms", round(1e3 * (time.perf_counter() - began), 1))
+        where = {"buffers": places} if buffers else {}
+        return {**answer, **where, "type": "answer", "ask": content.get("ask")}, buffers
 
     def _known(self) -> Known:
         with self._feed.lock:

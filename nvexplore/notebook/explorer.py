@@ -5,9 +5,9 @@ Displayed itself it is the dashboard: buttons, schedule and blocks. See widgets/
 
 from __future__ import annotations
 
-import time
 import uuid
 import weakref
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ import traitlets as t
 from nvexplore.engine.events import Snapshot, StepRecord
 from nvexplore.explore.recorder import Recorder
 from nvexplore.notebook import assets, fallback, rerun, still_frames
-from nvexplore.notebook.answers import Answers, Decode, packed
+from nvexplore.notebook.answers import Answers, Decode
 from nvexplore.notebook.feed import Feed
 from nvexplore.notebook.messages import Message
 from nvexplore.notebook.still_outputs import Displayed, Outputs, after
@@ -90,6 +90,7 @@ class Explorer(Displayed, anywidget.AnyWidget):
         self._owns_recorder = recorder is None
         self._answers = Answers(self._feed, recorder or Recorder(), find_decode, memory)
         self._outgoing: Message | None = None
+        self._asked: deque[dict[str, Any]] = deque()
         self._is_text = False  # a page has said that no binary parts arrive there
         self.outputs = Outputs()
         self._on_select: list[Callable[[], Callable[[str, int], object] | None]] = []
@@ -192,8 +193,6 @@ class Explorer(Displayed, anywidget.AnyWidget):
         """A widget's mimebundle with what is shown of ``view`` where there are no widgets (fallback.py)."""
         return fallback.completed(bundle, view, self._feed, self._answers, self.cursor, unless=unless)
 
-    # Messages.
-
     def _take_frame(self) -> Message:
         outgoing, self._outgoing = self._outgoing, None
         message = still_frames.compact(self._feed.frame()) if outgoing is None else outgoing
@@ -229,22 +228,23 @@ class Explorer(Displayed, anywidget.AnyWidget):
         elif kind == "shown":
             self.outputs.is_seen = True
             self.send({"type": "here"})
+            self._feed.note_message()
             if not self._feed.is_active:
                 self.start()
         elif kind == "command" and content.get("command") in COMMANDS:
             _call(self._on_command, content["command"])
         elif kind == "ask":
-            self._answer(content)
+            self._asked.append(content)
+            self._answer_in_turn()
+
+    def _answer_in_turn(self) -> None:
+        """Answer what was asked, as soon as it does not make too many messages of a second."""
+        while self._asked:
+            wait = self._feed.seconds_until_free()
+            if wait and after(wait, weakref.ref(self), Explorer._answer_in_turn) is not None:
+                return
+            self._answer(self._asked.popleft())
 
     def _answer(self, content: dict[str, Any]) -> None:
-        began = time.perf_counter()
-        told = self._answers.answer(content.get("what"), content.get("id"), content.get("step", -1))
-        try:
-            answer, places, buffers = packed(told)
-        except TypeError as error:
-            answer, places, buffers = {"error": str(error)}, [], []
-        if answer:  # what it cost: a page asks accordingly
-            answer.setdefault("ms", round(1e3 * (time.perf_counter() - began), 1))
-        where = {"buffers": places} if buffers else {}
-        self._post({**answer, **where, "type": "answer", "ask": content.get("ask")}, buffers)
+        self._post(*self._answers.reply(content))
         self._feed.note_message()

@@ -24,6 +24,8 @@ FRAME_BYTES_PER_S = 1_000_000
 """A frame larger than this is sent less often than each second, so that repeating it takes no more than this rate."""
 ANSWERS = 10
 """Of a second's messages so many are left to others: answers (a page asks for no more while a run goes on), traits."""
+SPARE = 4
+"""And of these so many to traits: the answers wait."""
 
 
 class Feed:
@@ -172,6 +174,13 @@ class Feed:
         else:
             self.run += 1
             self._writer = Writer(Mirror(snapshot, **self.limits), self.run)
+
+    def seconds_until_free(self) -> float:
+        """Until another answer may go out; some of a second's messages are left to the engine's news and to traits."""
+        with self.lock:
+            now, most = self._clock(), max(1, (self._sent.maxlen or 0) - SPARE)
+            recent = [sent for sent in self._sent if sent > now - 1.0]
+            return 0.0 if len(recent) < most else recent[-most] + 1.0 - now
 
     def note_message(self) -> None:
         """Somebody else sent the browsers something: it counts among those that they get in a second."""
