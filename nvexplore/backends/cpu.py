@@ -15,7 +15,7 @@ from torch.nn import functional
 from nvexplore.backends.attention import PagedAttention
 from nvexplore.backends.base import Backend
 from nvexplore.backends.packed_linear import PackedLinears
-from nvexplore.backends.ranks import embed
+from nvexplore.backends.ranks import add_up, embed
 from nvexplore.backends.routing import route
 from nvexplore.engine.batch import Dispatch
 from nvexplore.layers.attention import Attention
@@ -109,8 +109,7 @@ class CpuBackend(Backend):
     def linear(self, x: Tensor, layer: Linear) -> Tensor:
         if not layer.sums_ranks:
             return self._linears.linear(x, layer, layer.bias)
-        out = self.ranks.sum(self._linears.linear(x, layer))
-        return out if layer.bias is None else out.add_(layer.bias)
+        return add_up(self._linears.linear(x, layer), layer, self.ranks)
 
     def qk_norm_rope_store(self, qkv: Tensor, layer: Attention, batch: ForwardBatch) -> Tensor:
         plan: _Plan = batch.plan

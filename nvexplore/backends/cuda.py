@@ -27,7 +27,7 @@ from nvexplore.backends.kernels.feed_ids import feed_ids
 from nvexplore.backends.kernels.gumbel import gumbel_sample
 from nvexplore.backends.kernels.qk_norm_rope_store import qk_norm_rope_store
 from nvexplore.backends.kernels.silu_mul import silu_mul
-from nvexplore.backends.ranks import embed
+from nvexplore.backends.ranks import add_up, embed
 from nvexplore.backends.read_back import Ids, ReadBack
 from nvexplore.backends.routing import route
 from nvexplore.backends.staging import Staging
@@ -178,8 +178,7 @@ class CudaBackend(Backend):
     def linear(self, x: Tensor, layer: Linear) -> Tensor:
         if not layer.sums_ranks:
             return functional.linear(x, layer.weight, layer.bias)
-        out = self.ranks.sum(functional.linear(x, layer.weight))
-        return out if layer.bias is None else out.add_(layer.bias)
+        return add_up(functional.linear(x, layer.weight), layer, self.ranks)
 
     def qk_norm_rope_store(self, qkv: Tensor, layer: Attention, batch: ForwardBatch) -> Tensor:
         q_norm, k_norm = layer.q_norm, layer.k_norm

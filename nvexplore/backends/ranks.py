@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from nvexplore.layers.embedding import Embedding
+from nvexplore.layers.linear import Linear
 
 _PATIENCE = timedelta(minutes=30)  # one rank may read weights, or compile, long after another is done
 
@@ -124,3 +125,9 @@ def embed(input_ids: Tensor, layer: Embedding, ranks: Ranks) -> Tensor:
     is_elsewhere = (rows < 0) | (rows >= layer.weight.shape[0])
     found = functional.embedding(rows.masked_fill(is_elsewhere, 0), layer.weight)
     return ranks.sum(found.masked_fill_(is_elsewhere[:, None], 0))
+
+
+def add_up(out: Tensor, layer: Linear, ranks: Ranks) -> Tensor:
+    """The outputs of a layer that each rank has a share of the inputs for: their sum, and the bias once."""
+    out = ranks.sum(out)
+    return out if layer.bias is None else out.add_(layer.bias)

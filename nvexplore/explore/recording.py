@@ -8,15 +8,13 @@ the prompts and completions of its requests.
 from __future__ import annotations
 
 import gzip
-import os
-import tempfile
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import msgspec
 
@@ -99,18 +97,16 @@ def save_recording(
         tokens=None if token_bytes is None else {token_id: token_bytes(token_id) for token_id in ids},
         memory=memory,
     )
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+    temporary = path.with_name(f".{path.name}-{uuid4().hex}")
     try:
         # Without name and time in it, equal recordings are equal files.
-        with os.fdopen(handle, "wb") as raw, gzip.GzipFile("", "wb", 6, raw, mtime=0) as file:
+        with temporary.open("xb") as raw, gzip.GzipFile("", "wb", 6, raw, mtime=0) as file:
             for item in (header, *items):
                 message = msgspec.msgpack.encode(item)
                 file.write(len(message).to_bytes(_LENGTH, "little") + message)
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, path)
+        temporary.replace(path)
     except BaseException:
-        with suppress(OSError):
-            os.unlink(temporary)
+        temporary.unlink(missing_ok=True)
         raise
     return path
 
@@ -184,10 +180,3 @@ def _token_ids(item: Snapshot | StepRecord) -> Iterator[int]:
         yield from row
     if isinstance(item, StepRecord):
         yield from item.committed.token_id
-
-
-def _umask() -> int:
-    """What new files are not to be; it can only be asked for by being set."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

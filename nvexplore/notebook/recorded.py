@@ -25,7 +25,6 @@ class RecordedDisplay(Display):
     def __init__(self, recording: Recording, log: RequestLog) -> None:
         self.recording, self._log = recording, log
         self._explorer = self._subscription = None
-        self._will_refresh = False
 
     @property
     def explorer(self) -> Explorer:

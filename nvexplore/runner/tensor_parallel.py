@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nvexplore.backends import Backend
 from nvexplore.layers.parameter import Placement
 from nvexplore.model_config import ModelConfig
 from nvexplore.models.decoder import CausalLM
@@ -70,7 +71,7 @@ def start_runner(
 class Leader(Execution):
     """``Execution`` on rank 0: each call is ordered of the other ranks first."""
 
-    def __init__(self, model: CausalLM, backend: Any, processes: RankProcesses) -> None:
+    def __init__(self, model: CausalLM, backend: Backend, processes: RankProcesses) -> None:
         super().__init__(model, backend)
         self._processes = processes
 
