@@ -12,6 +12,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+_NOBODYS = 1000
+"""Fewer frozen objects than this are the interpreter's own: Python 3.12 starts with some hundred."""
 _lock = threading.Lock()
 _runs = 0
 
@@ -24,7 +26,7 @@ def few_collections() -> Iterator[None]:
     """
     global _runs
     with _lock:
-        is_ours = _runs > 0 or gc.get_freeze_count() == 0
+        is_ours = _runs > 0 or gc.get_freeze_count() < _NOBODYS
         if is_ours:
             _runs += 1
             if _runs == 1:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import subprocess
+import sys
 import weakref
 from collections.abc import Iterator
 
@@ -25,7 +27,7 @@ class Ring:
 
 @pytest.fixture(autouse=True)
 def nothing_is_frozen() -> Iterator[None]:
-    assert gc.get_freeze_count() == 0
+    gc.unfreeze()  # what the interpreter itself has frozen: some hundred objects in Python 3.12
     yield
     assert gc.get_freeze_count() == 0
 
@@ -61,6 +63,23 @@ def test_what_somebody_else_has_frozen_stays_frozen() -> None:
         assert gc.get_freeze_count() >= count - 10  # what is freed by its count leaves
     finally:
         gc.unfreeze()
+
+
+def test_what_an_interpreter_has_frozen_itself_is_nobodys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python 3.12 starts with 375 objects frozen."""
+    count = gc.get_freeze_count
+    monkeypatch.setattr(gc, "get_freeze_count", lambda: 375)
+    with few_collections():
+        assert count() > 1000
+    assert count() == 0
+
+
+def test_a_fresh_interpreter_freezes() -> None:
+    program = (
+        "import gc; from nvexplore.collector import few_collections as few\nwith few(): print(gc.get_freeze_count())"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert int(ran.stdout) > 1000
 
 
 def counting(counts: list[int], steps: int) -> TaskRunner:

@@ -125,6 +125,13 @@ def test_a_row_of_nan_spoils_no_other(kv_place: Place) -> None:
 
 
 def test_splits_fill_the_processors_and_are_a_power_of_two() -> None:
-    assert [num_splits(rows, 8, 132) for rows in (1, 4, 8, 9, 98, 99, 197, 198, 256)] == [16, 16, 8, 4, 4, 2, 2, 1, 1]
-    assert num_splits(1, 1, 10_000) == MAX_SPLITS
-    assert num_splits(1, 1, 1) == 4
+    """For 8 KV heads on 132 processors: as short rows can be, the sooner none is split."""
+
+    def picks(longest: int) -> list[int]:
+        return [num_splits(rows, 8, 132, longest) for rows in (1, 4, 8, 9, 49, 50, 98, 99, 197, 198, 256)]
+
+    assert picks(32_768) == [16, 16, 8, 4, 4, 4, 4, 2, 2, 1, 1]
+    assert picks(16_384) == [16, 16, 8, 4, 4, 4, 4, 1, 1, 1, 1]
+    assert picks(2048) == [16, 16, 8, 4, 4, 1, 1, 1, 1, 1, 1]
+    assert num_splits(1, 1, 10_000, 100_000) == MAX_SPLITS
+    assert num_splits(1, 1, 1, 100_000) == 4

@@ -9,6 +9,7 @@ from typing import Self
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from nvexplore.backends.kernels.decode_attention import decode_attention, most_split, num_splits
@@ -103,12 +104,11 @@ class TritonPagedAttention:
         batch, num_kv_heads = plan.batch, k_cache.shape[2]
         tables, contexts = batch.block_tables, batch.context_lens
         if plan.counts is None:
-            splits = num_splits(batch.num_seqs, num_kv_heads, self._num_processors)
-            # Parts of rows are short enough in any order.
-            order = batch.order if splits == 1 else None
+            longest = tables.shape[1] * k_cache.shape[1]
+            splits = num_splits(batch.num_seqs, num_kv_heads, self._num_processors, longest)
             return decode_attention(
                 q, k_cache, v_cache, tables, contexts, scale,
-                splits=splits, rows=order, tokens=order, ended=self._counters(q.device),
+                splits=splits, rows=batch.order, tokens=batch.order, ended=self._counters(q.device),
             )  # fmt: skip
         # In a graph some tokens are padding, which no tile writes: they must be numbers all the same.
         new = torch.empty if plan.counts else torch.zeros
@@ -125,7 +125,8 @@ class TritonPagedAttention:
             tile_rows=rows, tile_firsts=firsts, out=out,
         )  # fmt: skip
         if plan.single is not None:
-            splits = num_splits(plan.single.shape[0], num_kv_heads, self._num_processors)
+            longest = tables.shape[1] * k_cache.shape[1]
+            splits = num_splits(plan.single.shape[0], num_kv_heads, self._num_processors, longest)
             decode_attention(
                 q, k_cache, v_cache, tables, contexts, scale,
                 splits=splits, rows=plan.single, tokens=plan.where, out=out, ended=self._counters(q.device),
@@ -157,10 +158,13 @@ def _tiles(counts: list[int], tokens: int, device: torch.device) -> tuple[Tensor
     """
     tiles = [(row, first) for row, count in enumerate(counts) if count > 1 for first in range(0, count, tokens)]
     tiles.sort(key=lambda tile: -tile[1])
-    packed = _upload([value for tile in tiles for value in tile], device).view(-1, 2).t().contiguous()
-    return packed[0], packed[1]
+    # Both at a multiple of 16 bytes: Triton compiles a kernel once more for a pointer that is not.
+    columns = np.zeros((2, -(-len(tiles) // 4) * 4), np.int32)
+    columns[:, : len(tiles)] = np.array(tiles, np.int32).reshape(-1, 2).T
+    rows, firsts = _upload(columns, device)[:, : len(tiles)]
+    return rows, firsts
 
 
-def _upload(values: list[int], device: torch.device) -> Tensor:
-    host = torch.from_numpy(np.array(values, np.int32))
+def _upload(values: list[int] | NDArray[np.int32], device: torch.device) -> Tensor:
+    host = torch.from_numpy(np.asarray(values, np.int32))
     return host if device.type == "cpu" else host.pin_memory().to(device, non_blocking=True)

@@ -13,6 +13,8 @@ from nvexplore.backends.kernels.launch import IS_INTERPRETED, check_queries, pow
 
 MAX_SPLITS = 16
 _MOST = 12  # programs a processor from which on no row is split
+_WHOLE = ((6, 16_384), (3, 2_048))  # and so many, where a context has at most so many tokens
+_FEW = 792  # programs up to which a tile of 128 keys reads faster than one of 64
 _LOG2_E = 1.4426950408889634
 
 
@@ -44,8 +46,13 @@ def _decode_attention(
     PRECISION: tl.constexpr,
     WIDENS: tl.constexpr,
 ) -> None:
-    entry = tl.program_id(0)
-    kv_head = tl.program_id(1)
+    if SPLITS == 1:
+        # A token's heads lie side by side in the pool: programs that read them at one time find its memory open.
+        kv_head = tl.program_id(0)
+        entry = tl.program_id(1)
+    else:
+        entry = tl.program_id(0)
+        kv_head = tl.program_id(1)
     split = tl.program_id(2)
     row = entry
     token = entry
@@ -126,14 +133,19 @@ def _decode_attention(
         tl.store(out_ptr + q_at, result.to(out_ptr.dtype.element_ty), mask=is_query)
 
 
-def num_splits(num_rows: int, num_kv_heads: int, num_processors: int) -> int:
-    """Programs among which each row's keys are split: a power of two.
+def num_splits(num_rows: int, num_kv_heads: int, num_processors: int, longest: int) -> int:
+    """Programs among which each row's keys are split: a power of two. longest: the context that a row can have.
 
     Up to 4 where a processor would get fewer than 12: rows differ in length, and the longest should not be waited for.
     More only to give every processor two: then parts are short, and putting them together takes its time.
+    No row is split where there are enough of them to fill the time that the longest can take.
     """
+    programs = num_rows * num_kv_heads
+    for least, most in _WHOLE:
+        if programs >= least * num_processors and longest <= most:
+            return 1
     splits = 1
-    while splits < MAX_SPLITS and num_rows * num_kv_heads * splits < (_MOST if splits < 4 else 2) * num_processors:
+    while splits < MAX_SPLITS and programs * splits < (_MOST if splits < 4 else 2) * num_processors:
         splits *= 2
     return splits
 
@@ -180,16 +192,17 @@ def decode_attention(
         parts = torch.empty(count * num_heads * splits, head_dim, dtype=torch.float32, device=q.device)
         peaks, sums = torch.empty(2, count * num_heads * splits, dtype=torch.float32, device=q.device)
     whole = rows is None or tokens is None
-    # Measured: whole rows by small tiles far ahead, parts of rows by large ones, short parts by many programs at once.
-    most, stages = (64, 5) if splits == 1 else (128, 3) if splits <= 4 else (64, 3)
+    # Measured: large tiles where few programs read at once, but not short parts.
+    most = 64 if splits > 4 or (splits == 1 and count * num_kv_heads >= _FEW) else 128
     most = 16 if IS_INTERPRETED else most
     keys = max(16, min(most, 32_768 // (width * q.dtype.itemsize)))
-    _decode_attention[(count, num_kv_heads, splits)](
+    grid = (num_kv_heads, count, 1) if splits == 1 else (count, num_kv_heads, splits)
+    _decode_attention[grid](
         q, k_cache, v_cache, block_tables, context_lens,
         context_lens if rows is None else rows, context_lens if tokens is None else tokens, out, parts, peaks, sums,
         context_lens if ended is None else ended, scale * _LOG2_E, block_tables.stride(0),
         NUM_KV_HEADS=num_kv_heads, GROUP=group, GROUP_WIDTH=power_of_2(group, 16), HEAD_DIM=head_dim, WIDTH=width,
         BLOCK_SIZE=block_size, KEYS=keys, SPLITS=splits, IS_WHOLE_BATCH=whole,
-        PRECISION="ieee", WIDENS=IS_INTERPRETED, num_warps=4, num_stages=stages,
+        PRECISION="ieee", WIDENS=IS_INTERPRETED, num_warps=4, num_stages=3,
     )  # fmt: skip
     return out

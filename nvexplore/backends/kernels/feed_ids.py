@@ -4,12 +4,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from nvexplore.backends.kernels.launch import power_of_2
-
-_WIDEST = 1024
+_WIDTH = 1024
 
 
-@triton.jit
+# Compiled once: a run should not wait for a compiler because a batch has another size.
+@triton.jit(do_not_specialize=["COUNT"])
 def _feed_ids(ids_ptr: tl.tensor, last_ptr: tl.tensor, COUNT: tl.tensor, WIDTH: tl.constexpr) -> None:
     at = tl.program_id(0) * WIDTH + tl.arange(0, WIDTH)
     ids = tl.load(ids_ptr + at, mask=at < COUNT, other=0)
@@ -22,5 +21,4 @@ def _feed_ids(ids_ptr: tl.tensor, last_ptr: tl.tensor, COUNT: tl.tensor, WIDTH: 
 def feed_ids(input_ids: Tensor, last_ids: Tensor) -> None:
     """Replace each id -1 - i of input_ids [T] int32 by last_ids[i], int64, in place."""
     count = input_ids.shape[0]
-    width = min(_WIDEST, power_of_2(count))
-    _feed_ids[(triton.cdiv(count, width),)](input_ids, last_ids, count, WIDTH=width, num_warps=4)
+    _feed_ids[(triton.cdiv(count, _WIDTH),)](input_ids, last_ids, count, WIDTH=_WIDTH, num_warps=4)
