@@ -52,10 +52,11 @@ def explain_miss(seq: Sequence, hits: list[int], blocks: BlockManager, resident:
         return Miss("evicted", step=step)
     nearest, most = None, 0
     for block in blocks.cache.children(parent):
-        content = blocks.cache.content[block]
-        assert content is not None
+        theirs = blocks.cache.token_ids[block]
+        if theirs[most] != wanted[most]:  # no more alike than the nearest; most are told by this one token
+            continue
         # They differ somewhere: a block that holds all of ``wanted`` would have been hit.
-        common = next(i for i, theirs in enumerate(content.token_ids) if wanted[i] != theirs)
+        common = next(i for i, token in enumerate(theirs) if wanted[i] != token)
         if common > most:
             nearest, most = block, common
     if nearest is None:
