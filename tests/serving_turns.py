@@ -7,21 +7,34 @@ pass and no prefix cache knows them. Each way ends with the texts of all its req
 from __future__ import annotations
 
 import asyncio
+import statistics
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 from nvexplore.bench.serving import IDS, TEMPERATURE
 from nvexplore.bench.serving_workloads import Sizes, workloads
 from nvexplore.checkpoint import resolve_checkpoint
+from nvexplore.engine.events import StepRecord
 from nvexplore.llm import LLM
 from nvexplore.model_config import ModelConfig
 from nvexplore.notebook.display import MODULES, VIEWS
 from nvexplore.notebook.session import Session
 from nvexplore.sampling_params import SamplingParams
 
-Figures = dict[str, float]
+Figures = dict[str, Any]
 ALWAYS = ("schedule_view", "block_view")  # are in every dashboard
+NEAR = 4  # so many steps before a step and after it say how long it should have taken
+
+
+def slowest(records: list[StepRecord], count: int = 5) -> list[tuple[int, float, int]]:
+    """(step, milliseconds, tokens) of what held up a run most: from commit to commit, beyond the median nearby."""
+    times = [1e3 * (after.time - before.time) for before, after in pairwise(records)]
+    usual = [statistics.median(times[max(0, at - NEAR) : at + NEAR + 1]) for at in range(len(times))]
+    steps = zip(times, usual, records[1:], strict=True)
+    beyond = [(round(took - most, 2), record.step, sum(record.planned.count)) for took, most, record in steps]
+    return [(step, milliseconds, tokens) for milliseconds, step, tokens in sorted(beyond, reverse=True)[:count]]
 
 
 class Asked:
@@ -55,6 +68,7 @@ class Turns:
         self.session = session
         self.watched = session.load(str(path), **options)
         self._told: Figures = {}
+        self._first_step = 0
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -82,7 +96,7 @@ class Turns:
     def start(self, seed: int) -> None:
         """The same as a live run; the cell ends at once, and ``told`` has the figures when the run has ended."""
         prompts, params = self._requests(seed)
-        self._told = {}
+        self._told, self._first_step = {}, self.watched.engine.next_step
         begin = time.perf_counter()
         ids = [self.watched.add_request(*each).request_id for each in zip(prompts, params, strict=True)]
         added = time.perf_counter() - begin
@@ -90,7 +104,10 @@ class Turns:
         self._task = asyncio.create_task(self._watch(begin, added, set(ids)))
 
     def told(self) -> Figures:
-        """What the last live run came to; empty while it goes on. Raises what ended it early."""
+        """What the last live run came to; empty while it goes on. Raises what ended it early.
+
+        adding, ending: seconds until all requests were added, and from the last step's commit to the last text.
+        """
         if self._task is not None and self._task.done():
             self._task.result()
         return self._told
@@ -101,11 +118,15 @@ class Turns:
         for request in requests:
             _ = request.text  # generate() makes it too
         took = time.perf_counter() - begin
+        now = self.watched.engine.snapshot().time
         assert len(requests) == len(ids)
+        records = [record for record in self.session.recorder.records if record.step >= self._first_step]
         self._told = {
             "tokens": sum(len(request.token_ids) for request in requests),
             "seconds": took,
             "adding": added,
+            "ending": now - records[-1].time,
+            "slowest": slowest(records),
             "last_step": self.watched.engine.next_step - 1,
         }
 

@@ -21,22 +21,24 @@ from tests.notebook_fakes import FakeLLM
 
 
 class FakeShell:
-    """What of a kernel's shell is used: ``outputs`` by display id, ``written`` in order; ``end_cell`` ends one."""
+    """What of a kernel's shell is used: ``outputs`` by display id, ``written`` in order.
+
+    ``end_cell`` ends a cell, ``end_message`` the handling of a page's message.
+    """
 
     def __init__(self) -> None:
         self.kernel: object | None = None
         self.events = self
         self.display_pub = self
-        self.hooks: list[Callable[[], None]] = []
+        self.hooks: list[tuple[str, Callable[..., None]]] = []
         self.outputs: dict[str, dict[str, Any]] = {}
         self.written: list[tuple[str, str]] = []
 
-    def register(self, event: str, hook: Callable[[], None]) -> None:
-        assert event == "post_execute"
-        self.hooks.append(hook)
+    def register(self, event: str, hook: Callable[..., None]) -> None:
+        self.hooks.append((event, hook))
 
-    def unregister(self, event: str, hook: Callable[[], None]) -> None:
-        self.hooks.remove(hook)
+    def unregister(self, event: str, hook: Callable[..., None]) -> None:
+        self.hooks.remove((event, hook))
 
     def publish(self, data: Any, metadata: Any, *, transient: dict[str, str], update: bool) -> None:
         assert update == (transient["display_id"] in self.outputs)
@@ -46,9 +48,17 @@ class FakeShell:
 
     def end_cell(self) -> int:
         """End a cell; how often something was written."""
+        return self._trigger("post_execute") + self._trigger("post_run_cell", object())
+
+    def end_message(self) -> int:
+        """A message of a page was handled, as comm does it; how often something was written."""
+        return self._trigger("post_execute")
+
+    def _trigger(self, event: str, *arguments: object) -> int:
         before = len(self.written)
-        for hook in list(self.hooks):
-            hook()
+        for name, hook in list(self.hooks):
+            if name == event:
+                hook(*arguments)
         return len(self.written) - before
 
 
@@ -90,6 +100,14 @@ def test_a_cell_writes_once_what_has_changed(session: Session, shell: FakeShell)
     assert shell.end_cell() == 0, "nothing has changed"
     session.add("later")
     assert shell.end_cell() == 2 and shell.written[-1][1] == "after step 1: 1 running, 1 waiting"
+
+
+def test_a_message_of_a_page_writes_nothing(session: Session, shell: FakeShell) -> None:
+    """Images take a second, and a page that asks right after a run would hold up who waits for its end."""
+    session.step()
+    session.explorer._on_message({"type": "ask", "ask": "1", "what": "why_view", "id": -1, "step": -1}, [])
+    assert shell.end_message() == 0 and session.explorer.outputs._is_due
+    assert shell.end_cell() == 2
 
 
 def test_with_a_page_no_output_is_written_twice_in_a_second(session: Session, shell: FakeShell) -> None:

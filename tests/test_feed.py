@@ -57,7 +57,7 @@ def test_the_end_of_a_run_is_told_at_once() -> None:
     engine.add_request([1, 2, 3], greedy(1500))
     with engine.subscribe(watch.feed.push):
         watch.feed.start()
-        for _ in range(1000):
+        for _ in range(1010):
             engine.step()
             watch.wait(0.003)
         sent = len(watch.messages)

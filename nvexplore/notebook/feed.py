@@ -26,6 +26,13 @@ ANSWERS = 10
 """Of a second's messages so many are left to others: answers (a page asks for no more while a run goes on), traits."""
 SPARE = 4
 """And of these so many to traits: the answers wait."""
+COST_SHARE = 0.02
+"""Of the time so much is for messages: the longer one took, the later comes the next. While one is made no step is
+launched, and a device that needs a millisecond for a step has nothing to do."""
+MAX_WAIT_S = 0.25
+"""But so long at most does one wait because the one before was dear: views are to move."""
+TIMER_S = 0.001
+"""A timer may be early by so much."""
 
 
 class Feed:
@@ -34,7 +41,8 @@ class Feed:
     send:       gets each message, on the thread that pushed or flushed.
     later:      ``later(seconds)`` must call ``tick()`` once after that time and return True, or return False where it
                 can't. With it the newest step is shown even if nobody flushes.
-    max_hz:     messages in any second at most, ten of them for others than the feed; ``hz`` is the steady pace.
+    max_hz:     messages in any second at most, ten of them for others than the feed; ``hz`` is the steady pace,
+                slower where messages are dear.
     frame_s:    seconds after which a frame is sent in place of a delta: a saved notebook keeps only frames.
     max_steps, max_entries, max_finished: how much of the past a frame holds: steps, entries in them (a sequence in a
                 step is one), and sequences that have ended.
@@ -79,10 +87,10 @@ class Feed:
                 raise self._lost
             self._pending.append(item)
             if self.is_active:
-                if self._clock() >= self._due:
+                if (wait := self._due - self._clock()) <= 0:
                     self._try_send()
-                elif not self._is_armed:
-                    self._arm(self._interval)
+                else:
+                    self._arm(wait)
             if len(self._pending) >= MAX_PENDING or isinstance(item, Snapshot):
                 self.fold()
             if self._lost is not None:
@@ -131,6 +139,9 @@ class Feed:
         with self.lock:
             self._is_armed = False
             if not self.is_active:
+                return
+            if (wait := self._due - self._clock()) > TIMER_S:  # a message went out since the timer was set
+                self._arm(wait)
                 return
             self.fold()
             if self._needs_frame or (self._writer and self._writer.has_news):
@@ -216,8 +227,10 @@ class Feed:
         self._sent.append(now)
         self._own.append(now)
         self._send(message)
+        sent = self._clock()
+        self._due = max(self._due, sent + min((sent - now) / COST_SHARE, MAX_WAIT_S))
         if not self._tells_all:
-            self._arm(self._interval)
+            self._arm(self._due - sent)
 
     def _arm(self, seconds: float) -> bool:
         """Have ``tick`` called; True if it will be."""

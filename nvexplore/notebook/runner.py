@@ -22,10 +22,20 @@ from collections.abc import Callable
 from nvexplore.collector import few_collections
 
 NO_LOOP = "no event loop runs here (this is not a notebook): use a blocking run"
+ROUNDS = 10
+"""Of the event loop between two slices. Each polls the sockets; with three, a click waits for another slice."""
+REST_EVERY = 8
+"""After so many slices a real millisecond, for what needs more than rounds: an event loop that polls on a thread."""
 
 
 def _nothing(_: TaskRunner) -> None:
     pass
+
+
+async def _give_way(seconds: float) -> None:
+    """Let the kernel work between two slices. To ask for a millisecond may cost two, so mostly it is rounds alone."""
+    for each in [seconds] if seconds > 0 else [0.0] * ROUNDS:
+        await asyncio.sleep(each)
 
 
 class TaskRunner:
@@ -36,7 +46,7 @@ class TaskRunner:
     why_stop:  asked after each step; the answer ends the run, and so does an error.
     is_picky:  whether ``why_stop`` may answer, so that no step may begin before it was asked about the one before.
     on_change: called after the state has changed, on the thread that steps.
-    slice_s:   a live run makes as many steps as fit in so many seconds, then lets the kernel work for 1 ms.
+    slice_s:   a live run makes as many steps as fit in so many seconds, then lets the kernel work.
     max_hz:    steps a second at most in a live run, for watching; None is no limit.
     error:     what ended the last live run, or None.
     found:     why the last run stopped before its end, or None.
@@ -187,12 +197,13 @@ class TaskRunner:
         self._on_change(self)
 
     async def _main(self) -> None:
+        num_slices = 0
         with few_collections():
             while self.is_running and not self._blocking:
                 pause = self._slice()
                 if self.is_running:
-                    # A real millisecond, not sleep(0): it lets the kernel's sockets be polled between two slices.
-                    await asyncio.sleep(max(0.001, pause))
+                    num_slices += 1
+                    await _give_way(max(pause, 0.0 if num_slices % REST_EVERY else 0.001))
         try:
             self.num_steps += self._settle()
         except BaseException as error:

@@ -16,7 +16,7 @@ class NvExplore(Configurable):
     ).tag(config=True)
     chat = Bool(False, help="Put prompts into the model's chat template, as --chat does.").tag(config=True)
     live_slice_ms = Float(
-        30.0, min=1.0, help="A live run steps for so many milliseconds, then lets the notebook work for one."
+        30.0, min=1.0, help="A live run steps for so many milliseconds, then lets the notebook work."
     ).tag(config=True)
     live_hz = Float(0.0, min=0.0, help="Steps a second at most in a live run, for watching; 0 is no limit.").tag(
         config=True

@@ -101,7 +101,8 @@ class Outputs:
         self._is_due = True
         shell: Any = get_ipython()
         if shell is not None and not self._is_hooked:
-            shell.events.register("post_execute", self._cell_ended)
+            # Not "post_execute", which also follows each message of a page: it would hold up who waits for a run.
+            shell.events.register("post_run_cell", self._cell_ended)
             self._is_hooked = True
         self._arm(REST_S)
 
@@ -110,9 +111,9 @@ class Outputs:
         self._is_due = False
         self._stop_timer()
 
-    def _cell_ended(self) -> None:
+    def _cell_ended(self, result: object = None) -> None:
         shell: Any = get_ipython()
-        shell.events.unregister("post_execute", self._cell_ended)
+        shell.events.unregister("post_run_cell", self._cell_ended)
         self._is_hooked = False
         wait = self._written + REST_S - self._clock()
         # Without a page the notebook is run by a program, which hears of an output only while a cell runs.
