@@ -103,8 +103,8 @@ class TritonPagedAttention:
     def forward(self, q: Tensor, k_cache: Tensor, v_cache: Tensor, scale: float, plan: _Plan) -> Tensor:
         batch, num_kv_heads = plan.batch, k_cache.shape[2]
         tables, contexts = batch.block_tables, batch.context_lens
+        longest = tables.shape[1] * k_cache.shape[1]
         if plan.counts is None:
-            longest = tables.shape[1] * k_cache.shape[1]
             splits = num_splits(batch.num_seqs, num_kv_heads, self._num_processors, longest)
             return decode_attention(
                 q, k_cache, v_cache, tables, contexts, scale,
@@ -125,7 +125,6 @@ class TritonPagedAttention:
             tile_rows=rows, tile_firsts=firsts, out=out,
         )  # fmt: skip
         if plan.single is not None:
-            longest = tables.shape[1] * k_cache.shape[1]
             splits = num_splits(plan.single.shape[0], num_kv_heads, self._num_processors, longest)
             decode_attention(
                 q, k_cache, v_cache, tables, contexts, scale,
