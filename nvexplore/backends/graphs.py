@@ -83,6 +83,7 @@ class Graphs:
             # On torch's own capture stream: cuBLAS keeps memory for each stream it has ever seen.
             with torch.cuda.graph(graph, pool=pool, capture_error_mode=mode):
                 logits, ids = self._run(model, batch)
+            self.backend.ranks.recorded(graph)
             self._graphs[size] = graph, batch, logits, ids
             tell()
 

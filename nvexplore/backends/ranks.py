@@ -6,7 +6,11 @@ order; one that fails leaves the others waiting until it is gone.
 
 from __future__ import annotations
 
-from contextlib import suppress
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -19,6 +23,9 @@ from nvexplore.layers.embedding import Embedding
 from nvexplore.layers.linear import Linear
 
 _PATIENCE = timedelta(minutes=30)  # one rank may read weights, or compile, long after another is done
+_TO_COMPUTE_S = 5.0
+# An engine that has failed is for its user to close: torch would end the whole process, a notebook's kernel too.
+_NCCL = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_ENABLE_MONITORING": "0"}
 
 
 class Ranks:
@@ -43,8 +50,11 @@ class Ranks:
         """The smallest of all ranks' values."""
         return value
 
+    def recorded(self, graph: torch.cuda.CUDAGraph) -> None:
+        """This graph holds calls of this object; it is reset when the group is left."""
+
     def abort(self) -> None:
-        """End what is being waited for: another rank is gone. May be called from any thread."""
+        """End what is being waited for: another rank is gone. May be called from any thread, and does not wait."""
 
     def close(self) -> None:
         """Leave the group; may be called again."""
@@ -61,6 +71,7 @@ class ProcessRanks(Ranks):
         self.rank, self.size, self._device = rank, size, device
         self._store = _c10d().FileStore(str(meeting), size)
         self._group: Any = self._nccl() if device.type == "cuda" else self._gloo()
+        self._graphs: list[torch.cuda.CUDAGraph] = []
 
     def _gloo(self) -> Any:
         gloo = _c10d().ProcessGroupGloo
@@ -74,7 +85,8 @@ class ProcessRanks(Ranks):
         nccl = _c10d().ProcessGroupNCCL
         options = nccl.Options()
         options._timeout = _PATIENCE
-        return nccl(self._store, self.rank, self.size, options)
+        with _environment(_NCCL):
+            return nccl(self._store, self.rank, self.size, options)
 
     def sum(self, x: Tensor) -> Tensor:
         x = x.contiguous()
@@ -100,14 +112,54 @@ class ProcessRanks(Ranks):
         self._group.allreduce([found], options).wait()
         return int(found.item())
 
+    def recorded(self, graph: torch.cuda.CUDAGraph) -> None:
+        self._graphs.append(graph)
+
     def abort(self) -> None:
-        self._group.abort()
+        # NCCL stops its kernels at once, and then waits until the graphs are gone, which is for ``close`` to do.
+        if self._group is not None:
+            threading.Thread(target=_abort, args=(self._group,), daemon=True).start()
 
     def close(self) -> None:
         group, self._group = self._group, None
-        if group is not None:
-            with suppress(RuntimeError):  # where it has been aborted
-                group.shutdown()
+        if group is None:
+            return
+        if self._device.type == "cpu":
+            group.shutdown()
+            return
+        self._wait_for_device()
+        for graph in self._graphs:
+            graph.reset()
+        self._graphs.clear()
+        # Not ``shutdown``: that waits for the other ranks, which may be gone.
+        _abort(group)
+
+    def _wait_for_device(self) -> None:
+        """Until the last step is computed, but not for ever: it may wait for a rank that has gone in the middle."""
+        with suppress(RuntimeError), torch.cuda.device(self._device):
+            stream, end = torch.cuda.current_stream(), time.monotonic() + _TO_COMPUTE_S
+            while not stream.query() and time.monotonic() < end:
+                time.sleep(1e-3)
+
+
+def _abort(group: Any) -> None:
+    with suppress(RuntimeError):  # what has failed before may be told once more
+        group.abort()
+
+
+@contextmanager
+def _environment(variables: dict[str, str]) -> Iterator[None]:
+    """Set environment variables that libraries read when something is made."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def _c10d() -> Any:

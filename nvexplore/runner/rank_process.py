@@ -46,7 +46,6 @@ def main(rank: int, size: int, capacity: int, file: int, news: int, meeting: str
         with runner.backend.active():
             while (told := channel.receive(orders)) is not None:
                 Order.unpacked(*told, runner.backend.staging).follow(runner.execution)
-        runner.close()
         ranks.close()
     except BaseException as error:
         last = traceback.extract_tb(error.__traceback__)[-1]

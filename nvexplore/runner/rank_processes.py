@@ -70,12 +70,12 @@ class RankProcesses:
         self.channel = OrderChannel(size, capacity)
         self._device = device
         self._folder = Path(tempfile.mkdtemp(prefix="nvexplore-"))
-        self._ranks: ProcessRanks | None = None
+        self._ranks: list[ProcessRanks] = []  # rank 0, once all have met
         self._error: str | None = None
         self._is_closing = False
         self._changed = threading.Condition()
         self._processes: list[_Process] = []
-        self._finalizer = weakref.finalize(self, _end, self._processes, self.channel, self._folder)
+        self._finalizer = weakref.finalize(self, _end, self._processes, self.channel, self._folder, self._ranks)
         for rank, argument in enumerate(arguments, 1):
             process = _Process(rank, size, argument, self.channel, self._meeting)
             self._processes.append(process)
@@ -89,8 +89,9 @@ class RankProcesses:
     def meet(self) -> ProcessRanks:
         """Wait until all are here, and make rank 0 of them."""
         self._wait("is_here")
-        self._ranks = ProcessRanks(0, self.size, self._device, self._meeting)
-        return self._ranks
+        ranks = ProcessRanks(0, self.size, self._device, self._meeting)
+        self._ranks.append(ranks)
+        return ranks
 
     def wait_ready(self) -> None:
         """Wait until all have made their runners."""
@@ -136,15 +137,13 @@ class RankProcesses:
         process.is_gone.set()
         with self._changed:
             self._changed.notify_all()
-        if not self._is_closing and self._ranks is not None and self._device.type == "cuda":
-            self._ranks.abort()  # kernels would wait for it for ever
+        if not self._is_closing:
+            self._abort()
 
     def close(self) -> None:
         """End the processes and wait for that; may be called again."""
         self._is_closing = True
         self._finalizer()
-        if self._ranks is not None:
-            self._ranks.close()
         self._error = self._error or "the engine is closed"
 
     def _wait(self, what: str) -> None:
@@ -169,7 +168,13 @@ class RankProcesses:
         self._is_closing = True
         for process in self._processes:
             process.popen.kill()  # it may be waiting for rank 0 in the middle of a step
+        self._abort()
         self._finalizer()
+
+    def _abort(self) -> None:
+        if self._device.type == "cuda":
+            for ranks in self._ranks:
+                ranks.abort()  # kernels of rank 0 would wait for the others for ever
 
 
 def _listen(process: _Process, owner: weakref.ref[RankProcesses]) -> None:
@@ -185,10 +190,12 @@ def _listen(process: _Process, owner: weakref.ref[RankProcesses]) -> None:
         processes.lost(process)
 
 
-def _end(processes: list[_Process], channel: OrderChannel, folder: Path) -> None:
+def _end(processes: list[_Process], channel: OrderChannel, folder: Path, ranks: list[ProcessRanks]) -> None:
     for process in processes:
         with suppress(OSError):
             process.stdin.close()
+    for rank_0 in ranks:
+        rank_0.close()
     for process in processes:
         try:
             process.popen.wait(_TO_END_S)

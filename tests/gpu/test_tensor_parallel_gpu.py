@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,25 @@ from tests.gpu.engines import greedy, make_llm, prompts, tokens
 pytestmark = pytest.mark.gpu
 
 ASKED = [(prompt, greedy(14)) for prompt in prompts(30, 9, 1, 17, 60, 22)]
+
+PROGRAM = """
+import gc, sys, time
+from tests.gpu.engines import greedy, make_llm
+path, how = sys.argv[1:]
+llm = make_llm(path, tensor_parallel_size=2)
+llm.generate([[1, 2, 3]], greedy(20), use_tqdm=False)
+begin = time.monotonic()
+if how == "close":
+    llm.close()
+elif how == "forget":
+    del llm
+    gc.collect()
+else:
+    llm.add_request([1, 2, 3], greedy(200))
+    for _ in range(5):
+        llm.advance()
+print(time.monotonic() - begin)
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -72,9 +93,10 @@ def test_memory_is_measured_on_both_and_given_back(toy: Path) -> None:
     assert max(left) < 1 << 30, left  # the contexts of this process and of NCCL
 
 
-def test_a_rank_that_is_killed(toy: Path) -> None:
+@pytest.mark.parametrize("enforce_eager", [True, False], ids=["eager", "graphs"])
+def test_a_rank_that_is_killed(toy: Path, enforce_eager: bool) -> None:
     """Kernels of rank 0 would wait for it for ever."""
-    with make_llm(toy, tensor_parallel_size=2) as llm:
+    with make_llm(toy, tensor_parallel_size=2, enforce_eager=enforce_eager) as llm:
         tokens(llm, ASKED[:1])
         assert llm.runner is not None and isinstance(llm.runner.execution, Leader)
         llm.add_request(ASKED[0][0], greedy(200))
@@ -84,6 +106,15 @@ def test_a_rank_that_is_killed(toy: Path) -> None:
             run_on(llm)
     with make_llm(toy, tensor_parallel_size=2) as llm:
         assert tokens(llm, ASKED[:1])
+
+
+@pytest.mark.parametrize("how", ["close", "forget", "step"])
+def test_the_end_of_a_program(how: str, tmp_path: Path) -> None:
+    """NCCL waits for graphs that hold its calls: closed, forgotten, or left in the middle, the program ends."""
+    path = make_toy(tmp_path, "qwen3")
+    told = subprocess.run([sys.executable, "-c", PROGRAM, path, how], timeout=90, capture_output=True, text=True)
+    assert told.returncode == 0, told.stderr
+    assert float(told.stdout.split()[-1]) < 5, told.stdout
 
 
 def run_on(llm: LLM) -> None:
