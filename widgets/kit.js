@@ -30,14 +30,18 @@ export function quote(text, className = "nvx-quote") {
   return make("bdi", { className }, plain(text));
 }
 
+/** Milliseconds in which numbers and words need not change again. */
+export const READABLE = 100;
+
 let complaints = new Set(); // what the answers say that the view asked for which is being drawn
 
 /**
  * Call `draw` in one of the next frames, however often it is asked for; again when the size or the theme changes. A
- * view that is out of sight draws when it comes into sight. turns.js says when.
+ * view that is out of sight draws when it comes into sight. every: at most once in so many milliseconds; READABLE for
+ * what consists of text. turns.js says when.
  */
-export function drawing(root, draw) {
-  return takeTurns(root, () => {
+export function drawing(root, draw, every = 0) {
+  const drawOrFail = () => {
     try {
       complaints = new Set();
       draw();
@@ -47,7 +51,8 @@ export function drawing(root, draw) {
       fail(root, error);
       throw error;
     }
-  });
+  };
+  return takeTurns(root, drawOrFail, every);
 }
 
 /** Show in a view's place why it can't be drawn. */

@@ -1,7 +1,7 @@
 // Where the memory goes: the ledger, how full the pool is, and whether one more sequence would fit.
 
 import { paintBlock } from "./block_paint.js";
-import { VIEWS, answering, drawLegend, drawing, make, panel, say } from "./kit.js";
+import { READABLE, VIEWS, answering, drawLegend, drawing, make, panel, say } from "./kit.js";
 import {
   arithmetic,
   byteWords,
@@ -198,7 +198,7 @@ export function mountMemoryView(store, el) {
     view.canvas.addEventListener("pointermove", (event) => point(event.offsetX));
     view.canvas.addEventListener("pointerleave", () => point(-1));
   }
-  const drawn = drawing(root, draw),
+  const drawn = drawing(root, draw, READABLE),
     answers = answering(store, "memory_view", drawn.ask),
     leave = store.subscribe(drawn.ask);
   input.addEventListener("input", drawn.ask);

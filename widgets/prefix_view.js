@@ -1,6 +1,6 @@
 // The prefix cache as a tree of runs of blocks, and below it what admitted requests took from it, and why no more.
 
-import { VIEWS, answering, drawLegend, drawing, make, panel, say } from "./kit.js";
+import { READABLE, VIEWS, answering, drawLegend, drawing, make, panel, say } from "./kit.js";
 import { theme } from "./paint.js";
 import { MISS_STYLE, admissionList } from "./prefix_miss.js";
 import { PREFIX_LEGEND, paintRunCell, paintStrip, stripCells, stripPicture } from "./prefix_paint.js";
@@ -183,7 +183,7 @@ export function mountPrefixView(store, el) {
     else say(status, [store.event ? "…" : "Nothing has run yet."]);
   }
 
-  const drawn = drawing(root, draw),
+  const drawn = drawing(root, draw, READABLE),
     trees = answering(store, "prefix_view", drawn.ask),
     owns = answering(store, "prefix_view", drawn.ask),
     leave = store.subscribe(drawn.ask);

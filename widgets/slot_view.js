@@ -1,6 +1,6 @@
 // The tokens that the shown step ran, from position to block to slot, and the arrays that the runner was given.
 
-import { VIEWS, answering, drawing, make, panel, say } from "./kit.js";
+import { READABLE, VIEWS, answering, drawing, make, panel, say } from "./kit.js";
 import { theme } from "./paint.js";
 import { cellGrid, gridCell, markCells } from "./slot_grid.js";
 import { batchWords, groupWords, lineCells, paddingCells, sumCells, tokenCells } from "./slot_words.js";
@@ -236,7 +236,7 @@ export function mountSlotView(store, el) {
     return [cells[1].says, cells[5].says];
   }
 
-  const drawn = drawing(root, draw),
+  const drawn = drawing(root, draw, READABLE),
     answers = answering(store, "slot_view", drawn.ask),
     quit = store.subscribe(drawn.ask);
   return () => {

@@ -1,6 +1,6 @@
 // Tokens a second, how many run and wait, and how long the tokens of each request took.
 
-import { VIEWS, answering, drawLegend, drawing, keyboardGrid, make, panel, say } from "./kit.js";
+import { READABLE, VIEWS, answering, drawLegend, drawing, keyboardGrid, make, panel, say } from "./kit.js";
 import { box, stripes, surface, theme } from "./paint.js";
 import { SENTENCE_STYLE } from "./sentence.js";
 import {
@@ -127,7 +127,7 @@ export function mountThroughputView(store, el) {
     },
   });
 
-  const drawn = drawing(root, draw),
+  const drawn = drawing(root, draw, READABLE),
     answers = answering(store, "throughput_view", drawn.ask),
     leave = store.subscribe(drawn.ask);
   return () => {

@@ -4,20 +4,23 @@ import { forgetThemes } from "./paint.js";
 
 const FRAME_BUDGET = 12, // milliseconds of a frame for drawing; the page needs the rest for input, layout and paint
   NEARLY = "200px"; // so far outside of the page's window a view counts as in sight
-const nextFrame = (call) => requestAnimationFrame(call);
+const nextFrame = (call) => requestAnimationFrame(call),
+  afterwards = (call, ms) => setTimeout(call, ms);
 
 /**
  * The views that have asked to draw, first come first served. A frame goes on with the next one only while it is
  * expected to end within `budget`; the first one always draws. What is left over is marked `data-due` and comes first
- * in the next frame. A view is {root, draw(), isAway()}.
+ * in the next frame. A view is {root, draw(), isAway(), every}; it draws at most once in `every` milliseconds: what is
+ * read and not watched need not change with each frame, which its layout would delay.
  */
 export class Turns {
-  constructor({ budget = FRAME_BUDGET, frame = nextFrame, now = () => performance.now() } = {}) {
-    Object.assign(this, { budget, frame, now });
+  constructor({ budget = FRAME_BUDGET, frame = nextFrame, later = afterwards, now = () => performance.now() } = {}) {
+    Object.assign(this, { budget, frame, later, now });
     this.due = new Set(); // in the order in which they have asked; those that are away stay in it
     this.costs = new WeakMap(); // how many milliseconds a view's last drawing took
+    this.drawn = new WeakMap(); // when that was
     this.gone = new WeakSet();
-    this.isAsked = false;
+    this.isAsked = this.isLater = false;
   }
 
   /** Draw a view soon, however often it asks. */
@@ -25,6 +28,10 @@ export class Turns {
     if (this.gone.has(view)) return;
     this.due.add(view);
     if (this.isAsked || this._isAway(view)) return;
+    if (this._isEarly(view)) {
+      view.root.dataset.due = "";
+      return this._askLater();
+    }
     this.isAsked = true;
     this.frame(() => this._run());
   }
@@ -45,10 +52,24 @@ export class Turns {
     for (const view of [...this.due]) this._draw(view);
   }
 
+  _askLater() {
+    if (this.isLater) return;
+    this.isLater = true;
+    const waits = [...this.due].filter((view) => this._isEarly(view)).map((view) => this._whenAgain(view) - this.now());
+    this.later(
+      () => {
+        this.isLater = false;
+        for (const view of this.due) this.ask(view);
+      },
+      Math.min(...waits),
+    );
+  }
+
   _run() {
     const begin = this.now();
     this.isAsked = false;
-    const here = [...this.due].filter((view) => !this._isAway(view));
+    const inSight = [...this.due].filter((view) => !this._isAway(view)),
+      here = inSight.filter((view) => !this._isEarly(view));
     for (const view of this.due) delete view.root.dataset.due;
     let numDrawn = 0;
     for (const view of here) {
@@ -58,7 +79,7 @@ export class Turns {
       numDrawn++;
       if (this.due.has(view)) this._draw(view); // unless another one has removed it
     }
-    for (const view of here.slice(numDrawn)) {
+    for (const view of [...here.slice(numDrawn), ...inSight.filter((each) => !here.includes(each))]) {
       if (!this.due.has(view)) continue;
       view.root.dataset.due = "";
       this.ask(view);
@@ -74,6 +95,15 @@ export class Turns {
       reportError(error); // and the others go on
     }
     this.costs.set(view, this.now() - begin);
+    this.drawn.set(view, begin);
+  }
+
+  _whenAgain(view) {
+    return (this.drawn.get(view) ?? -Infinity) + (view.every ?? 0);
+  }
+
+  _isEarly(view) {
+    return this.now() < this._whenAgain(view);
   }
 
   /** The first drawing is made in any case: it gives a view its size. */
@@ -85,10 +115,20 @@ export class Turns {
 const turns = new Turns(); // of this page
 globalThis.addEventListener?.("beforeprint", () => turns.all());
 
-/** Have `draw` called when the view `root` asks for it, and when its size or the theme has changed: {ask(), stop()}. */
-export function takeTurns(root, draw) {
+/**
+ * Have `draw` called when the view `root` asks for it, at most once in `every` milliseconds, and when its size or the
+ * theme has changed: {ask(), stop()}.
+ */
+export function takeTurns(root, draw, every = 0) {
   const sight = watchSight(root, () => turns.came(view)),
-    view = { root, draw, isAway: sight.isAway },
+    view = {
+      root,
+      draw,
+      isAway: sight.isAway,
+      get every() {
+        return isAtKeyboard(root) ? 0 : every; // keys are answered at once
+      },
+    },
     ask = () => turns.ask(view),
     forget = watchLooks(root, ask);
   ask();
@@ -100,6 +140,10 @@ export function takeTurns(root, draw) {
       forget();
     },
   };
+}
+
+function isAtKeyboard(root) {
+  return root.contains(document.activeElement);
 }
 
 /**
@@ -118,7 +162,7 @@ function watchSight(root, came) {
   );
   observer.observe(root);
   return {
-    isAway: () => !isIn && !root.contains(document.activeElement), // what the keyboard is at goes on talking
+    isAway: () => !isIn && !isAtKeyboard(root), // it goes on talking
     stop: () => observer.disconnect(),
   };
 }

@@ -10,7 +10,9 @@ function stage(budget = 12) {
   const drawn = [],
     frames = [];
   let time = 0;
-  const turns = new Turns({ budget, frame: (call) => frames.push(call), now: () => time });
+  const timers = [];
+  const later = (call, ms) => timers.push({ call, due: time + ms });
+  const turns = new Turns({ budget, frame: (call) => frames.push(call), later, now: () => time });
   const view = (name, ms, more = {}) => ({
     root: { dataset: {} },
     isAway: () => false,
@@ -26,7 +28,12 @@ function stage(budget = 12) {
     for (const call of frames.splice(0)) call();
     return drawn.join("");
   };
-  return { turns, view, next, frames };
+  /** Let time go by; timers call when theirs is up. */
+  const pass = (ms) => {
+    time += ms;
+    for (const one of timers.splice(0)) one.due <= time ? one.call() : timers.push(one);
+  };
+  return { turns, view, next, frames, pass, timers };
 }
 
 test("views draw in the order in which they asked, each once", () => {
@@ -105,4 +112,44 @@ test("one that fails or is removed does not keep the others", () => {
   turns.ask(a);
   assert.equal(next(), "b");
   assert.deepEqual(failed, ["no"]);
+});
+
+test("a view of words draws at most once in so many milliseconds, and then shows what it has missed", () => {
+  const { turns, view, next, frames, pass, timers } = stage();
+  const words = view("w", 1, { every: 100 }),
+    map = view("m", 1);
+  const askBoth = () => [words, map].forEach((each) => turns.ask(each));
+  askBoth();
+  assert.equal(next(), "wm");
+  for (let i = 0; i < 5; i++) {
+    pass(16);
+    askBoth();
+    assert.equal(next(), "m");
+    assert.ok("due" in words.root.dataset, "the page is not at rest yet");
+  }
+  assert.equal(timers.length, 1);
+  pass(16);
+  assert.equal(next(), "w");
+  assert.ok(!("due" in words.root.dataset));
+  pass(1000);
+  assert.equal(next(), "", "it was asked no more");
+  assert.equal(frames.length + timers.length, 0);
+  turns.ask(words);
+  assert.equal(next(), "w", "after a rest at once");
+});
+
+test("a view of words that is asked for alone waits for no frame of another one", () => {
+  const { turns, view, next, pass } = stage();
+  const words = view("w", 1, { every: 100 });
+  turns.ask(words);
+  assert.equal(next(), "w");
+  turns.ask(words);
+  assert.equal(next(), "");
+  pass(98);
+  assert.equal(next(), "", "99 ms since it began");
+  pass(1);
+  assert.equal(next(), "w");
+  turns.ask(words);
+  turns.all();
+  assert.ok(!turns.due.size, "to be printed, all are drawn");
 });

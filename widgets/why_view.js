@@ -1,6 +1,6 @@
 // Why each request runs, waits or was preempted in the step that is shown, and what would change it.
 
-import { VIEWS, answering, drawing, make, panel, say } from "./kit.js";
+import { READABLE, VIEWS, answering, drawing, make, panel, say } from "./kit.js";
 import { theme } from "./paint.js";
 import { SENTENCE_STYLE, keepRows, markSelected, partsText, reference, sentence } from "./sentence.js";
 import { WHY_GROUPS, isTold, whyLine, whyMore, whyRows } from "./why_words.js";
@@ -112,7 +112,7 @@ export function mountWhyView(store, el) {
     drawn.ask();
   };
   for (const kind of ["pointerover", "pointerleave", "focusin", "focusout"]) body.addEventListener(kind, point);
-  const drawn = drawing(root, draw),
+  const drawn = drawing(root, draw, READABLE),
     answers = answering(store, "why_view", drawn.ask),
     leave = store.subscribe(drawn.ask);
   return () => {

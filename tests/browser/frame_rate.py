@@ -20,6 +20,7 @@ from tests.browser.demo_run import decode
 from tests.fakes import toy_engine
 
 HZ = 30
+TRIES = 3
 HEIGHT, TALL = 1400, 5000  # pixels: a large window; one in which all views are in sight
 VIEWS = ("schedule", "blocks", "slots", "prefix", "why", "memory", "throughput")
 # Plays messages at a pace (0: one a frame), and counts the frames in which a view showed another step than before.
@@ -145,7 +146,10 @@ def longest_task(trace: bytes) -> float:
 
 
 def frame_rates(sizes: tuple[int, ...], seconds: float = 5.0, height: int = HEIGHT) -> dict[int, dict[str, float]]:
-    """By the pool's size, ``play`` at 30 messages a second; most: draws a second when messages come as fast as that."""
+    """By the pool's size, ``play`` at 30 messages a second.
+
+    most: draws a second when each frame brings a message, the best of TRIES: other work only takes away.
+    """
     found = {}
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=FLAGS)
@@ -154,7 +158,7 @@ def frame_rates(sizes: tuple[int, ...], seconds: float = 5.0, height: int = HEIG
                 stage = Stage(browser, num_blocks, height)
                 stage.play(HZ, HZ)
                 told = stage.play(int(seconds * HZ), HZ)
-                found[num_blocks] = told | {"most": stage.play(HZ * 2, 0)["draws_a_second"]}
+                found[num_blocks] = told | {"most": max(stage.play(HZ * 2, 0)["draws_a_second"] for _ in range(TRIES))}
                 stage.close()
         finally:
             browser.close()
