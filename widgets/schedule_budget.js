@@ -8,6 +8,7 @@ import { EAGER, GRAPH, PLANNED_AHEAD } from "./wire.js";
 import { digits } from "./words.js";
 
 const TOP = 2,
+  LABEL_SPACE = 6,
   LANE_Y = TOP + BAR + 3,
   MARKS_Y = LANE_Y + LANE,
   AXIS_Y = MARKS_Y + MARKS + AXIS / 2;
@@ -86,12 +87,21 @@ function drawMarks(g, t, flags, x, width) {
 function drawLabels(g, t, store, at, most) {
   g.font = `10px ${t.font}`;
   g.fillStyle = t.muted;
+  const budget = store.maxNumBatchedTokens ? digits(store.maxNumBatchedTokens) : "";
+  drawPair(g, 8, ["token budget", "budget", ""], [budget]);
+  drawPair(g, BAR - 2, [""], ["0"]);
+  drawPair(g, LANE_Y + LANE / 2, ["waiting"], most ? [`most ${digits(most)}`, digits(most), ""] : [""]);
+  drawPair(g, AXIS_Y, ["step"], [""]);
+}
+
+/** A text at each end of the labels' room: the first of each that leave a space between them. */
+function drawPair(g, y, lefts, rights) {
+  const room = LABEL - 16 - LABEL_SPACE,
+    fits = (left, right) => g.measureText(left).width + g.measureText(right).width <= room,
+    pairs = lefts.flatMap((left) => rights.map((right) => [left, right])),
+    [left, right] = pairs.find((pair) => fits(...pair)) ?? pairs.at(-1);
   g.textAlign = "left";
-  g.fillText("token budget", 8, 8);
-  g.fillText("waiting", 8, LANE_Y + LANE / 2);
-  g.fillText("step", 8, AXIS_Y);
+  g.fillText(left, 8, y);
   g.textAlign = "right";
-  if (store.maxNumBatchedTokens) g.fillText(digits(store.maxNumBatchedTokens), LABEL - 8, 8);
-  g.fillText("0", LABEL - 8, BAR - 2);
-  if (most) g.fillText(`most ${digits(most)}`, LABEL - 8, LANE_Y + LANE / 2);
+  g.fillText(right, LABEL - 8, y);
 }
