@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from math import inf
 from typing import Any
 
 from playwright.sync_api import Browser, sync_playwright
@@ -20,7 +21,7 @@ from tests.browser.demo_run import decode
 from tests.fakes import toy_engine
 
 HZ = 30
-TRIES = 3
+TRIES = 6
 HEIGHT, TALL = 1400, 5000  # pixels: a large window; one in which all views are in sight
 VIEWS = ("schedule", "blocks", "slots", "prefix", "why", "memory", "throughput")
 # Plays messages at a pace (0: one a frame), and counts the frames in which a view showed another step than before.
@@ -104,13 +105,18 @@ class Stage:
         outbox, self.bridge._outbox = self.bridge._outbox, []
         return outbox
 
+    def play_traced(self, count: int, hz: int) -> dict[str, float]:
+        """``play``; longest_task_ms: CPU time of the page's main thread. To trace takes time itself."""
+        self.browser.start_tracing(page=self.bridge.page, categories=["disabled-by-default-devtools.timeline"])
+        told = self.play(count, hz)
+        return told | {"longest_task_ms": longest_task(self.browser.stop_tracing())}
+
     def play(self, count: int, hz: int) -> dict[str, float]:
         """Frames a second in which another step was shown, at ``hz`` messages a second (0: one a frame).
 
-        cpu_ms_a_draw: of the page's main thread, with what taking a message in costs; longest_task_ms: CPU time too.
+        cpu_ms_a_draw: of the page's main thread, with what taking a message in costs.
         """
         messages = self.messages(count)
-        self.browser.start_tracing(page=self.bridge.page, categories=["disabled-by-default-devtools.timeline"])
         before = self._cpu_seconds()
         self.bridge.page.evaluate(PLAY, [messages, hz])
         end = time.monotonic() + 60
@@ -124,7 +130,6 @@ class Stage:
             "longest_ms": told["longest"],
             "cpu_ms_a_draw": cpu_ms / max(1, told["draws"]),
             "cpu_part": cpu_ms / told["seconds"] / 1e3,
-            "longest_task_ms": longest_task(self.browser.stop_tracing()),
         }
 
     def _cpu_seconds(self) -> float:
@@ -145,11 +150,20 @@ def longest_task(trace: bytes) -> float:
     return max((float(e["tdur"]) / 1e3 for e in tasks if "tdur" in e), default=0.0)
 
 
-def frame_rates(sizes: tuple[int, ...], seconds: float = 5.0, height: int = HEIGHT) -> dict[int, dict[str, float]]:
-    """By the pool's size, ``play`` at 30 messages a second.
+def fastest(stage: Stage, enough: float) -> float:
+    """Draws a second when each frame brings a message, the best of up to TRIES: other work only takes away."""
+    best = 0.0
+    for _ in range(TRIES):
+        best = max(best, stage.play(HZ * 2, 0)["draws_a_second"])
+        if best >= enough:
+            break
+    return best
 
-    most: draws a second when each frame brings a message, the best of TRIES: other work only takes away.
-    """
+
+def frame_rates(
+    sizes: tuple[int, ...], seconds: float = 5.0, height: int = HEIGHT, *, enough: float = inf
+) -> dict[int, dict[str, float]]:
+    """By the pool's size, ``play`` at 30 messages a second; most: ``fastest``."""
     found = {}
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=FLAGS)
@@ -157,8 +171,8 @@ def frame_rates(sizes: tuple[int, ...], seconds: float = 5.0, height: int = HEIG
             for num_blocks in sizes:
                 stage = Stage(browser, num_blocks, height)
                 stage.play(HZ, HZ)
-                told = stage.play(int(seconds * HZ), HZ)
-                found[num_blocks] = told | {"most": max(stage.play(HZ * 2, 0)["draws_a_second"] for _ in range(TRIES))}
+                told = stage.play_traced(int(seconds * HZ), HZ)
+                found[num_blocks] = told | {"most": fastest(stage, enough)}
                 stage.close()
         finally:
             browser.close()
