@@ -68,8 +68,9 @@ export class Turns {
   _run() {
     const begin = this.now();
     this.isAsked = false;
-    const inSight = [...this.due].filter((view) => !this._isAway(view)),
-      here = inSight.filter((view) => !this._isEarly(view));
+    const here = [],
+      early = [];
+    for (const view of this.due) if (!this._isAway(view)) (this._isEarly(view) ? early : here).push(view);
     for (const view of this.due) delete view.root.dataset.due;
     let numDrawn = 0;
     for (const view of here) {
@@ -79,7 +80,7 @@ export class Turns {
       numDrawn++;
       if (this.due.has(view)) this._draw(view); // unless another one has removed it
     }
-    for (const view of [...here.slice(numDrawn), ...inSight.filter((each) => !here.includes(each))]) {
+    for (const view of [...here.slice(numDrawn), ...early]) {
       if (!this.due.has(view)) continue;
       view.root.dataset.due = "";
       this.ask(view);

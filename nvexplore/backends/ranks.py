@@ -117,8 +117,9 @@ class ProcessRanks(Ranks):
 
     def abort(self) -> None:
         # NCCL stops its kernels at once, and then waits until the graphs are gone, which is for ``close`` to do.
-        if self._group is not None:
-            threading.Thread(target=_abort, args=(self._group,), daemon=True).start()
+        group = self._group  # another thread may close this meanwhile
+        if group is not None:
+            threading.Thread(target=_abort, args=(group,), daemon=True).start()
 
     def close(self) -> None:
         group, self._group = self._group, None
