@@ -109,12 +109,15 @@ class Backend(ABC):
     def add_rms_norm(self, x: Tensor, residual: Tensor | None, norm: RMSNorm) -> tuple[Tensor, Tensor]:
         """Return (norm(x + residual), x + residual), both [T, hidden]; without a residual (norm(x), x).
 
-        May overwrite ``x`` and ``residual``.
+        May overwrite ``x`` and ``residual``; x may be what ``linear`` left in parts.
         """
 
     @abstractmethod
     def linear(self, x: Tensor, layer: Linear) -> Tensor:
-        """[T, in of this rank] -> [T, out of this rank], summed over ranks where ``layer.sums_ranks``."""
+        """[T, in of this rank] -> [T, out of this rank], summed over ranks where ``layer.sums_ranks``.
+
+        Where ``layer.feeds_residual``, a backend may leave a sum in parts, for its ``add_rms_norm``: [parts, T, out].
+        """
 
     @abstractmethod
     def qk_norm_rope_store(self, qkv: Tensor, layer: Attention, batch: ForwardBatch) -> Tensor:
@@ -167,6 +170,10 @@ class Backend(ABC):
         """
 
     # --- compositions, which a backend may replace by something faster ---
+
+    def gated_linear(self, x: Tensor, layer: Linear) -> Tensor:
+        """``silu_mul`` of ``linear``: [T, in] -> [T, out / 2]."""
+        return self.silu_mul(self.linear(x, layer))
 
     def decoder_layer(
         self, layer: DecoderLayer, hidden: Tensor, residual: Tensor | None, batch: ForwardBatch

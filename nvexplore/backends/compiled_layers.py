@@ -50,6 +50,7 @@ class CompiledCudaBackend(CudaBackend):
         compiler: Any = "inductor",
     ) -> None:
         super().__init__(device, dtype, attention, utilization=utilization)
+        self.early_tokens = 0  # what is compiled knows nothing of it
         functions = (rms_norm, add_rms_norm, norm_rope, silu_mul, draw)
         # Loaded and not counted: torch 2.11's compiler takes what is counted, times a large constant, for an int32.
         self._token_ids: Tensor | None = None

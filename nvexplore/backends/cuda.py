@@ -1,4 +1,4 @@
-"""The operations on a GPU: cuBLAS for the matrices, the project's Triton kernels for all else.
+"""The operations on a GPU: cuBLAS for most matrices, the project's Triton kernels for all else.
 
 Decode steps of a captured size are replayed as CUDA graphs (``cuda_graphs``); everything else is launched step by step.
 Nothing here waits for the device but ``available_memory``.
@@ -24,7 +24,9 @@ from nvexplore.backends.graphs import release_memory
 from nvexplore.backends.grouped_experts import grouped_experts
 from nvexplore.backends.kernels.add_rms_norm import add_rms_norm
 from nvexplore.backends.kernels.feed_ids import feed_ids
+from nvexplore.backends.kernels.few_rows_linear import few_rows_linear, most_rows, takes
 from nvexplore.backends.kernels.gumbel import gumbel_sample
+from nvexplore.backends.kernels.launch import launches_early
 from nvexplore.backends.kernels.qk_norm_rope_store import qk_norm_rope_store
 from nvexplore.backends.kernels.silu_mul import silu_mul
 from nvexplore.backends.ranks import add_up, embed
@@ -63,6 +65,8 @@ class CudaBackend(Backend):
         self._no_graphs = "enforce_eager"
         self._staging = Staging(device)
         self._read_back = ReadBack(device)
+        # Graphs of up to so many tokens are launched early, with a kernel of our own for matrices.
+        self.early_tokens = most_rows(device)
         # What other engines of this process hold is not this one's.
         self._held_before = torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
 
@@ -176,9 +180,16 @@ class CudaBackend(Backend):
         return add_rms_norm(x, residual, norm.weight, norm.eps)
 
     def linear(self, x: Tensor, layer: Linear) -> Tensor:
+        if launches_early() and takes(x, layer.weight, splits=layer.feeds_residual):
+            return few_rows_linear(x, layer.weight, layer.bias, splits=layer.feeds_residual)
         if not layer.sums_ranks:
             return functional.linear(x, layer.weight, layer.bias)
         return add_up(functional.linear(x, layer.weight), layer, self.ranks)
+
+    def gated_linear(self, x: Tensor, layer: Linear) -> Tensor:
+        if launches_early() and takes(x, layer.weight, is_gated=True):
+            return few_rows_linear(x, layer.weight, layer.bias, is_gated=True)
+        return super().gated_linear(x, layer)
 
     def qk_norm_rope_store(self, qkv: Tensor, layer: Attention, batch: ForwardBatch) -> Tensor:
         q_norm, k_norm = layer.q_norm, layer.k_norm

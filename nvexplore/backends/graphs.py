@@ -8,6 +8,7 @@ spreads them to the widest. Another puts the ids in place that the step before h
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor
 
 from nvexplore.backends.kernels.feed_ids import feed_ids
+from nvexplore.backends.kernels.launch import early_launches
 from nvexplore.backends.kernels.spread_tables import spread_tables
 from nvexplore.collector import collect_all
 from nvexplore.layers.controls import Controls
@@ -108,7 +110,10 @@ class Graphs:
         size = batch.num_tokens
         spread_tables(batch.packed[packed_size(self._shapes(size, 0)) :], batch.table_width, batch.block_tables)
         feed_ids(batch.input_ids, self.last_ids)
-        hidden = model.forward(self.backend, batch)
+        # Over ranks every sum is NCCL's, which waits for what is before it.
+        is_early = size <= self.backend.early_tokens and self.backend.ranks.size == 1
+        with early_launches() if is_early else nullcontext():
+            hidden = model.forward(self.backend, batch)
         # Of decode rows every token is sampled.
         logits = self.backend.raw_logits(hidden, batch.logits_rows if batch.num_prefill else None, model.lm_head)
         ids = self.last_ids[: batch.num_seqs]

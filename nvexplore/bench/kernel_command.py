@@ -104,6 +104,7 @@ def _cases(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> lis
     from nvexplore.backends.cuda import CudaBackend
     from nvexplore.bench.attention_cases import attention_cases, full_size_inputs, installed_makers
     from nvexplore.bench.kernel_cases import RowSizes, row_cases
+    from nvexplore.bench.linear_cases import linear_cases
 
     attention = create_attention("triton", device, dtype)
     backends: dict[str, Backend] = {
@@ -113,6 +114,7 @@ def _cases(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> lis
     makers_for = partial(installed_makers, device, dtype, config.head_dim)
     return [
         *row_cases(config, backends, RowSizes()),
+        *linear_cases(config, device, dtype),
         *attention_cases(config, device, dtype, full_size_inputs(), makers_for),
     ]
 

@@ -14,11 +14,13 @@ class Linear(Layer):
 
     weight: [out, in] of this rank; bias: [out] or None.
     sums_ranks: each rank holds a share of the inputs: outputs are summed over ranks, then the bias is added.
+    feeds_residual: what it gives goes to ``Backend.add_rms_norm``, as ``x``, and nowhere else.
     """
 
     weight: nn.Parameter
     bias: nn.Parameter | None
     sums_ranks = False
+    feeds_residual = False
 
 
 class ColumnParallelLinear(Linear):
@@ -61,7 +63,12 @@ class ReplicatedLinear(Linear):
 
 
 class RowParallelLinear(Linear):
-    """Each rank holds the columns that meet its share of the input; the backend sums the ranks' outputs."""
+    """Each rank holds the columns that meet its share of the input; the backend sums the ranks' outputs.
+
+    It ends attention and the feed-forward network, so its outputs are added to the residual stream.
+    """
+
+    feeds_residual = True
 
     def __init__(self, in_features: int, out_features: int, *, bias: bool, placement: Placement) -> None:
         super().__init__()

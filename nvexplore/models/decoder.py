@@ -37,8 +37,7 @@ class GatedMLP(nn.Module):
         self.down_proj = RowParallelLinear(size, config.hidden_size, bias=config.mlp_bias, placement=placement)
 
     def forward(self, backend: Backend, x: Tensor) -> Tensor:
-        gate_up = backend.linear(x, self.gate_up_proj)
-        return backend.linear(backend.silu_mul(gate_up), self.down_proj)
+        return backend.linear(backend.gated_linear(x, self.gate_up_proj), self.down_proj)
 
 
 class SparseMLP(MoE):

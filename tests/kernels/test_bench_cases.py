@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from nvexplore.bench import attention_cases, kernel_command
 from nvexplore.bench.attention_cases import AttentionInputs, full_size_inputs, installed_makers
 from nvexplore.bench.kernel_bench import Case, time_case
 from nvexplore.bench.kernel_cases import RowSizes, row_cases
+from nvexplore.bench.linear_cases import linear_cases
 from nvexplore.bench.roofline import measured_bandwidth
 from nvexplore.model_config import ModelConfig
 from nvexplore.random_model import SHAPES
@@ -118,6 +120,24 @@ def test_attention_gives_what_plain_torch_gives(inputs: AttentionInputs, dtype: 
 
 def as_tuple(results: Any) -> tuple[torch.Tensor, ...]:
     return results if isinstance(results, tuple) else (results,)
+
+
+WIDE = replace(CONFIG, hidden_size=512, num_attention_heads=24, intermediate_size=1024)
+
+
+@pytest.mark.usefixtures("interpreted")
+def test_matrices_give_what_cublas_gives() -> None:
+    cases = linear_cases(WIDE, CPU, torch.float16, (1, 5))
+    # 24 and 2 x 2 heads of 16 are 448 outputs, which are too few.
+    matrices = ("384 by 512", "512 by 2,048, SiLU * mul", "1,024 by 512")
+    assert [case.inputs for case in cases[::2]] == [f"{rows} x {text}" for text in matrices for rows in (1, 5)]
+    for own, theirs in zip(cases[::2], cases[1::2], strict=True):
+        assert (own.by, theirs.by, own.inputs) == ("triton", "cublas", theirs.inputs)
+        result, expected = own.make().call(), theirs.make().call()
+        near(result.sum(0).half() if result.dim() > 2 else result, expected, torch.float16)
+    work = cases[-1].make()
+    # A matrix of 1,024 x 512, five rows in and out.
+    assert (work.num_bytes, work.flops) == (2 * (1024 * 512 + 5 * 1024 + 5 * 512), 2 * 5 * 1024 * 512)
 
 
 @pytest.mark.usefixtures("interpreted")
@@ -242,6 +262,7 @@ def test_cases_are_timed_on_a_gpu() -> None:
         "compiled": CompiledCudaBackend(device, dtype, attention),
     }
     cases = [*row_cases(CONFIG, made, SIZES), *attention_of(device, dtype, DECODE, PREFILL)]
+    cases += linear_cases(WIDE, device, dtype, (1, 5, 70))
     for case in cases:
         if case.by != "torch":
             result = time_case(case)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from nvexplore.backends.kernels.launch import launches_early
 from nvexplore.runner import model_runner
 from nvexplore.sampling_params import SamplingParams
 from nvexplore.toy import make_toy
@@ -91,6 +92,32 @@ def test_a_graph_with_rows_of_padding(tmp_path: Path, request: pytest.FixtureReq
         how = [(r.planned.graph_size, r.planned.padding, r.planned.eager_reason) for r in records]
         assert how == [(16, 6, None), (4, 1, None), (2, 0, None), (1, 0, None)]
     assert llm.is_closed
+
+
+def test_small_graphs_are_launched_early(
+    tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Decode rows and prompts alike; what is larger, and what is no graph, is not."""
+    path = make_toy(tmp_path, "llama", num_layers=1)
+    request.getfixturevalue("interpreted")
+    seen: set[tuple[int, bool]] = set()
+    embedding = Interpreted.embedding
+
+    def spied(self: Interpreted, input_ids: torch.Tensor, *rest: Any) -> torch.Tensor:
+        seen.add((len(input_ids), launches_early()))
+        return embedding(self, input_ids, *rest)
+
+    monkeypatch.setattr(Interpreted, "embedding", spied)
+    monkeypatch.setattr(Interpreted, "early_tokens", property(lambda self: 2, lambda self, value: None), raising=False)
+    asked = [(prompt, greedy(n + 2)) for n, prompt in enumerate(PROMPTS)]
+    limits = {"block_size": 4, "num_kvcache_blocks": 16, "max_model_len": 16, "max_num_seqs": 4}
+    for enforce_eager, early in ((False, {(1, True), (2, True), (4, False), (16, False)}), (True, set())):
+        seen.clear()
+        with make_llm(path, "cpu", enforce_eager=enforce_eager, **limits) as llm:
+            tokens(llm, asked)
+        assert early <= seen and {count for count, is_early in seen if is_early} == {
+            count for count, _ in early if count < 3
+        }
 
 
 def test_draws_in_a_graph_and_without(tmp_path: Path, request: pytest.FixtureRequest) -> None:

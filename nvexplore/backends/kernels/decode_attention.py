@@ -9,7 +9,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from nvexplore.backends.kernels.launch import IS_INTERPRETED, check_queries, power_of_2
+from nvexplore.backends.kernels.launch import (
+    IS_INTERPRETED,
+    await_kernel_before,
+    check_queries,
+    launch_options,
+    power_of_2,
+)
 
 MAX_SPLITS = 16
 _MOST = 12  # programs a processor from which on no row is split
@@ -45,7 +51,9 @@ def _decode_attention(
     IS_WHOLE_BATCH: tl.constexpr,
     PRECISION: tl.constexpr,
     WIDENS: tl.constexpr,
+    EARLY: tl.constexpr,
 ) -> None:
+    await_kernel_before(EARLY)
     if SPLITS == 1:
         # A token's heads lie side by side in the pool: programs that read them at one time find its memory open.
         kv_head = tl.program_id(0)
@@ -203,6 +211,6 @@ def decode_attention(
         context_lens if ended is None else ended, scale * _LOG2_E, block_tables.stride(0),
         NUM_KV_HEADS=num_kv_heads, GROUP=group, GROUP_WIDTH=power_of_2(group, 16), HEAD_DIM=head_dim, WIDTH=width,
         BLOCK_SIZE=block_size, KEYS=keys, SPLITS=splits, IS_WHOLE_BATCH=whole,
-        PRECISION="ieee", WIDENS=IS_INTERPRETED, num_warps=4, num_stages=3,
+        PRECISION="ieee", WIDENS=IS_INTERPRETED, num_warps=4, num_stages=3, **launch_options(),
     )  # fmt: skip
     return out

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from nvexplore.backends.kernels.launch import check_rows, power_of_2
+from nvexplore.backends.kernels.launch import await_kernel_before, check_rows, launch_options, power_of_2
 from nvexplore.backends.kernels.store_kv import as_stored, check_pool
 
 _HEADS_A_PROGRAM = 8
@@ -36,7 +36,9 @@ def _qk_norm_rope_store(
     HEADS: tl.constexpr,
     HAS_NORM: tl.constexpr,
     KEEPS_KEYS: tl.constexpr,
+    EARLY: tl.constexpr,
 ) -> None:
+    await_kernel_before(EARLY)
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
     at = tl.arange(0, WIDTH)
@@ -115,6 +117,6 @@ def qk_norm_rope_store(
             qkv, q, k_cache, v_cache, slot_mapping, positions, cos_sin, q_weight, k_weight,
             qkv.stride(0), q_eps, k_eps,
             NUM_HEADS=num_heads, NUM_KV_HEADS=num_kv_heads, HALF=half, WIDTH=power_of_2(half),
-            HEADS=heads, HAS_NORM=q_norm is not None, KEEPS_KEYS=keeps_keys, num_warps=2,
+            HEADS=heads, HAS_NORM=q_norm is not None, KEEPS_KEYS=keeps_keys, num_warps=2, **launch_options(),
         )  # fmt: skip
     return q
