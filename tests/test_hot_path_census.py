@@ -96,5 +96,17 @@ def test_kernels_as_the_profiler_tells_them(monkeypatch: pytest.MonkeyPatch) -> 
     assert census.at_us == [0, 4, 10] and census.us == [2, 1, 1.5] and census.span_us == 11.5
 
 
+def test_a_kernel_that_is_launched_early_counts_from_the_end_of_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    events = [
+        ("CUDA", "_few_rows_linear", 10.0, 14.0),
+        ("CUDA", "_add_rms_norm", 11.0, 16.0),
+        ("CUDA", "nvjet", 17.0, 20.0),
+    ]
+    census = profiled(monkeypatch, events)
+    assert census is not None and census.at_us == [0, 4, 7] and census.us == [4, 2, 3]
+    assert census.total_us == 9 and census.span_us == 10
+    assert list(census.frame()["kind"]) == ["matrix products", "norms", "matrix products"]
+
+
 def test_a_graph_without_a_profiler_cannot_be_seen_into(monkeypatch: pytest.MonkeyPatch) -> None:
     assert profiled(monkeypatch, [("CPU", "cudaGraphLaunch", 0.0, 9.0)]) is None

@@ -100,11 +100,17 @@ def _kernels(step: Callable[[], int], device: torch.device) -> Census | None:
         with profile(activities=[ProfilerActivity.CUDA]) as profiler:
             num_rows = step()
             torch.cuda.synchronize(device)
-    events = [
-        (event.time_range.start, event.time_range.end - event.time_range.start, event.name)
+    told = sorted(
+        (event.time_range.start, event.time_range.end, event.name)
         for event in profiler.events() or ()
         if event.device_type.name == "CUDA" and not event.name.startswith(_COPIES)
-    ]
+    )
+    events, ended = [], 0.0
+    for start, end, name in told:
+        # What was launched early waits for the kernel before: its own time begins where that one's ends.
+        start = max(start, ended)
+        ended = max(end, ended)
+        events.append((start, ended - start, name))
     return _census("kernels", num_rows, events) if events else None
 
 

@@ -145,7 +145,10 @@ def few_rows_linear(
     rows, inputs, outputs = _sizes(x, weight, is_gated)
     shape = _shape(rows, inputs, outputs, splits=splits, is_gated=is_gated)
     if shape is None or not weight.is_contiguous():
-        raise ValueError(f"a weight of shape {tuple(weight.shape)}, strides {weight.stride()}: not one of few rows")
+        raise ValueError(
+            f"a weight of shape {tuple(weight.shape)}, strides {weight.stride()}: it must be contiguous, its inputs a "
+            f"multiple of 64, its outputs (of a half where it is gated) of 32 and enough for {_FEWEST} programs"
+        )
     parts = shape.parts
     size, dtype = ((parts, rows, outputs), torch.float32) if parts > 1 else ((rows, outputs), x.dtype)
     out = torch.empty(size, dtype=dtype, device=x.device)
