@@ -24,6 +24,7 @@ def add_command(commands: Any) -> None:
         "--csv", type=Path, metavar="DIR", help="write the frames there, blocks and slots after --step"
     )
     command.add_argument("--trace", type=Path, metavar="FILE", help="write a trace there, for ui.perfetto.dev")
+    command.add_argument("--redact", type=Path, metavar="FILE", help="write it there without what its requests say")
     command.set_defaults(run=replay)
     command = commands.add_parser("compare", help="recordings side by side", description=compare_files.__doc__)
     command.add_argument("files", type=Path, nargs="+", help="what %%nvx_save or Session.save has written")
@@ -33,6 +34,7 @@ def add_command(commands: Any) -> None:
 def replay(args: argparse.Namespace) -> int:
     """Say what a recording holds. Needs no model, GPU or torch; %nvx_open shows it in a notebook."""
     from nvexplore.explore.explain import explain
+    from nvexplore.explore.recording import save_recording
     from nvexplore.explore.trace import write_trace
     from nvexplore.notebook.recorded import load, opened
 
@@ -52,6 +54,9 @@ def replay(args: argparse.Namespace) -> int:
             _write_frames(recorder, args.csv, args.step)
         if args.trace is not None:
             print(f"wrote {write_trace(recorder, args.trace)}")
+        if args.redact is not None:
+            file = save_recording(recorder, args.redact, model=recording.model, memory=recording.memory, redact=True)
+            print(f"wrote {file}")
     except (ValueError, OSError) as error:
         raise CommandError(str(error)) from None
     return 0

@@ -2,7 +2,7 @@
 
 A file is gzip of messages, each behind its length: a header, then snapshots and records as they came. Their version is
 the records' own; the texts of the tokens in them are in the header, so that no tokenizer is needed. A recording holds
-the prompts and completions of its requests.
+the prompts and completions of its requests, unless it is redacted.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import msgspec
 from nvexplore import __version__
 from nvexplore.engine.events import RECORD_VERSION, Snapshot, StepRecord
 from nvexplore.explore.recorder import Recorder
+from nvexplore.explore.redact import redacted
 from nvexplore.explore.state import FoldError
 from nvexplore.explore.token_texts import TokenTexts
 
@@ -71,10 +72,12 @@ def save_recording(
     token_bytes: Callable[[int], bytes] | None = None,
     memory: dict[str, Any] | None = None,
     replace: bool = False,
+    redact: bool = False,
 ) -> Path:
     """Write what ``recorder`` keeps to ``path`` and return it, with .nvx where it had no suffix.
 
-    token_bytes: what a token says; None: the recording shows ids. The file appears whole or not at all.
+    token_bytes: what a token says; None: the recording shows ids. redact: without what requests say, and without the
+    model's folder (see ``explore.redact``). The file appears whole or not at all.
     Raises ValueError where nothing is recorded, FileExistsError where the file is there and not to be replaced, and
     OSError.
     """
@@ -89,6 +92,9 @@ def save_recording(
     items: list[Snapshot | StepRecord] = []
     for snapshot, records in segments:
         items += [snapshot, *records]
+    if redact:
+        items, token_bytes = list(redacted(items)), None
+        model = Path(model).name if Path(model).is_absolute() or model.startswith((".", "~")) else model
     ids = sorted({token_id for item in items for token_id in _token_ids(item)})
     header = Header(
         created=datetime.now(UTC).isoformat(timespec="seconds"),

@@ -15,21 +15,23 @@ class FileMagics(SessionMagics):
 
     @magic_arguments
     @argument("--replace", action="store_true", help="if the file is there already")
+    @argument("--redact", action="store_true", help="without what requests say, and their names: to be shown to others")
     @argument("file", help="where to; .nvx is added to a name without a suffix")
     @line_magic
     def nvx_save(self, line: str) -> Summary:
         """Save the steps that are recorded (the last 10,000), to be looked at later or elsewhere.
 
-        The file holds the prompts and completions of its requests. It needs no model, GPU or torch to be opened.
-        In Python: ``session.save("run.nvx")``.
+        The file holds the prompts and completions of its requests; with --redact their lengths, and which begin alike.
+        It needs no model, GPU or torch to be opened. In Python: ``session.save("run.nvx")``.
 
         Example::
 
             %nvx_save run.nvx
+            %nvx_save --redact for-the-report.nvx
         """
         args = self.arguments(self.nvx_save, line)
         with one_line_errors(ValueError, OSError):
-            return self.session.save(args.file, replace=args.replace)
+            return self.session.save(args.file, replace=args.replace, redact=args.redact)
 
     @magic_arguments
     @argument("file", help="what %%nvx_save has written")

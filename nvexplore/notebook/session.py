@@ -209,13 +209,14 @@ class Session(Looking):
 
     # ---------------------------------------------------------------- files
 
-    def save(self, path: str | Path, *, replace: bool = False) -> Summary:
-        """Write what was recorded, prompts and completions too, to a file that ``open`` reads; ``replace`` an old one.
+    def save(self, path: str | Path, *, replace: bool = False, redact: bool = False) -> Summary:
+        """Write what was recorded to a file that ``open`` reads; ``replace`` an old one.
 
+        redact: without what requests say: prompts, completions, their names, salts and stop strings.
         Raises ValueError where nothing is recorded, FileExistsError, OSError.
         """
         memory = recorded.ledger_of(self._display, self.llm)
-        return recorded.save(self.recorder, path, self.log.text, memory, self.model, replace=replace)
+        return recorded.save(self.recorder, path, self.log.text, memory, self.model, replace=replace, redact=redact)
 
     def open(self, path: str | Path) -> Summary:
         """Look at a recording in place of a model, which is closed; all but running works as on the model itself.
