@@ -181,6 +181,10 @@ def test_from_the_notebook_and_from_the_command_line(tmp_path: Path, capsys: pyt
     summary = repr(session.save(tmp_path / "one", redact=True))
     assert "it holds no word of its requests" in summary
     assert "it holds the prompts and completions" in repr(session.save(tmp_path / "other"))
+    # What was taken out does not come back, and the file says so.
+    assert "what its requests say was taken out" in repr(session.open(tmp_path / "one.nvx"))
+    assert "it holds no word of its requests" in repr(session.save(tmp_path / "again"))
+    assert load_recording(tmp_path / "again.nvx").recorder.segments == session.recorder.segments
     session.close()
     assert cli.main(["replay", str(file), "--redact", str(tmp_path / "two")]) == 0
     assert capsys.readouterr().out.endswith(f"wrote {tmp_path / 'two.nvx'}\n")

@@ -39,7 +39,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     """The first message. made_by: the version of nvexplore; num_items: the messages after this one.
 
     tokens: what each token of the recording says, in UTF-8, which a character may need several for; None: not known.
-    memory: the engine's ledger, a field a key, or None.
+    memory: the engine's ledger, a field a key, or None. redacted: what requests say was taken out.
     """
 
     format: str = FORMAT
@@ -51,6 +51,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     num_items: int
     tokens: dict[int, bytes] | None
     memory: dict[str, Any] | None
+    redacted: bool = False
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,7 @@ class Recording:
     created: str
     decode: TokenTexts | None
     memory: dict[str, Any] | None
+    redacted: bool
 
 
 def save_recording(
@@ -102,6 +104,7 @@ def save_recording(
         num_items=len(items),
         tokens=None if token_bytes is None else {token_id: token_bytes(token_id) for token_id in ids},
         memory=memory,
+        redacted=redact,
     )
     temporary = path.with_name(f".{path.name}-{uuid4().hex}")
     try:
@@ -136,7 +139,7 @@ def load_recording(path: str | Path) -> Recording:
         except (gzip.BadGzipFile, zlib.error) as error:
             raise RecordingError(f"{path} is damaged: {error}") from None
     decode = None if header.tokens is None else TokenTexts(header.tokens)
-    return Recording(recorder, header.model, header.created, decode, header.memory)
+    return Recording(recorder, header.model, header.created, decode, header.memory, header.redacted)
 
 
 def _header(file: gzip.GzipFile, path: Path) -> Header:

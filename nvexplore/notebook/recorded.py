@@ -71,6 +71,11 @@ def ledger_of(display: Display | None, llm: LLM | None) -> dict[str, Any] | None
     return None if ledger is None else asdict(ledger)
 
 
+def is_redacted(display: Display | None) -> bool:
+    """Whether what a session looks at is a recording that was redacted: no word of it can come back."""
+    return isinstance(display, RecordedDisplay) and display.recording.redacted
+
+
 def load(path: str | Path) -> tuple[Recording, RequestLog]:
     """A file's recording, and its requests."""
     recording = load_recording(path)
@@ -92,9 +97,15 @@ def opened(path: str | Path, recording: Recording, log: RequestLog) -> Summary:
         notes=(
             f"{counted(log.num_blocks, 'KV block')} of {log.block_size} tokens, {counted(len(log.table), 'request')}",
             *_gaps(recorder),
-            *([] if recording.decode is not None else ["token ids stand where texts would: they were not saved"]),
+            *_texts(recording),
         ),
     )
+
+
+def _texts(recording: Recording) -> list[str]:
+    if recording.redacted:
+        return ["what its requests say was taken out: token ids are numbers that tell which of them begin alike"]
+    return [] if recording.decode is not None else ["token ids stand where texts would: they were not saved"]
 
 
 def _gaps(recorder: Recorder) -> list[str]:

@@ -215,7 +215,7 @@ class Session(Looking):
         redact: without what requests say: prompts, completions, their names, salts and stop strings.
         Raises ValueError where nothing is recorded, FileExistsError, OSError.
         """
-        memory = recorded.ledger_of(self._display, self.llm)
+        memory, redact = recorded.ledger_of(self._display, self.llm), redact or recorded.is_redacted(self._display)
         return recorded.save(self.recorder, path, self.log.text, memory, self.model, replace=replace, redact=redact)
 
     def open(self, path: str | Path) -> Summary:
