@@ -32,6 +32,7 @@ TOYS: dict[str, dict[str, Any]] = {
     },
     "qwen2": {"architecture": "qwen2", "num_shards": 2},
     "qwen3-4-ranks": {"architecture": "qwen3", "num_key_value_heads": 4},
+    "qwen2-4-ranks-2-kv-heads": {"architecture": "qwen2"},
     "qwen3_moe": {"architecture": "qwen3_moe", "decoder_sparse_step": 2},
 }
 
@@ -86,11 +87,13 @@ def test_each_rank_has_its_share(pair: tuple[LLM, LLM]) -> None:
     whole, split = (llm.runner for llm in pair)
     assert whole is not None and split is not None
     size = split.backend.ranks.size
-    assert split.kv_cache.pool.shape[4] * size == whole.kv_cache.pool.shape[4]
-    assert split.memory.block_bytes * size == whole.memory.block_bytes
-    layers = [next(runner.model.decoder_layers()) for runner in (whole, split)]
-    for found in (lambda a: a.self_attn.qkv_proj.weight, lambda a: a.self_attn.o_proj.weight):
-        assert found(layers[1]).numel() * size == found(layers[0]).numel()
+    attentions = [next(runner.model.decoder_layers()).self_attn for runner in (whole, split)]
+    kv_ranks = min(size, attentions[0].num_kv_heads)  # of more ranks several have the same KV head
+    assert split.kv_cache.pool.shape[4] * kv_ranks == whole.kv_cache.pool.shape[4]
+    assert split.memory.block_bytes * kv_ranks == whole.memory.block_bytes
+    q_size, *kv_sizes = attentions[1].qkv_proj.sizes
+    assert [q_size * size, *(each * kv_ranks for each in kv_sizes)] == attentions[0].qkv_proj.sizes
+    assert attentions[1].o_proj.weight.numel() * size == attentions[0].o_proj.weight.numel()
     assert split.memory.weights < whole.memory.weights
 
 
@@ -141,7 +144,11 @@ def test_overlap_and_preemption(policy: str, tmp_path: Path) -> None:
     ("size", "overrides", "message"),
     [
         (3, {}, "tensor_parallel_size=3: vocab_size=272: must be a multiple of the 3 ranks"),
-        (4, {}, "tensor_parallel_size=4: num_key_value_heads=2: must be a multiple of the 4 ranks"),
+        (
+            2,
+            {"num_attention_heads": 6, "num_key_value_heads": 3},
+            "tensor_parallel_size=2: num_key_value_heads=3: must be a multiple of the 2 ranks, or they of it",
+        ),
         (2, {"intermediate_size": 127}, "tensor_parallel_size=2: gate_proj=127: must be a multiple of the 2 ranks"),
         (0, {}, "tensor_parallel_size=0: input should be greater than or equal to 1"),
     ],

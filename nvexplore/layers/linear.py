@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 
 from torch import nn
 
@@ -28,13 +29,22 @@ class ColumnParallelLinear(Linear):
 
     parts: rows of each matrix on all ranks together, by its name in the checkpoint beside this layer's own
            (a layer ``self_attn.qkv_proj`` with a part ``q_proj`` reads ``self_attn.q_proj.weight``).
+    shares: (first row, rows) of those parts of which this rank does not have the share that ``placement`` says.
     sizes: rows of each part on this rank, in order.
     """
 
-    def __init__(self, in_features: int, parts: Mapping[str, int], *, bias: bool, placement: Placement) -> None:
+    def __init__(
+        self,
+        in_features: int,
+        parts: Mapping[str, int],
+        *,
+        bias: bool,
+        placement: Placement,
+        shares: Mapping[str, tuple[int, int]] = MappingProxyType({}),
+    ) -> None:
         super().__init__()
         self.parts = dict(parts)
-        self.shares = [placement.share(rows, name) for name, rows in parts.items()]
+        self.shares = [shares.get(name) or placement.share(rows, name) for name, rows in parts.items()]
         self.sizes = [count for _, count in self.shares]
         self.weight = new_parameter(placement, sum(self.sizes), in_features)
         self.bias = new_parameter(placement, sum(self.sizes)) if bias else None

@@ -29,6 +29,14 @@ class Placement:
         count = total // self.size
         return self.rank * count, count
 
+    def share_or_copy(self, total: int, name: str) -> tuple[int, int]:
+        """``share``; where there are more ranks than ``total``, one of them, of which neighbours have copies."""
+        if total % self.size == 0:
+            return self.share(total, name)
+        if self.size % total:
+            raise ValueError(f"{name}={total}: must be a multiple of the {self.size} ranks, or they of it")
+        return self.rank * total // self.size, 1
+
 
 class Stack(NamedTuple):
     """A larger tensor [n, rows, columns] that a checkpoint may hold in place of n matrices or more.
