@@ -18,7 +18,8 @@ SHELL := bash
 .DEFAULT_GOAL := help
 # Scripts are run as modules: their first lines hold the path of the environment, which may have spaces in it.
 PY := $(VENV)/bin/python
-PIP := $(PY) -m pip install --quiet --disable-pip-version-check
+# Python compiles what it imports, once; to compile all that is installed takes a minute.
+PIP := $(PY) -m pip install --quiet --disable-pip-version-check --no-compile
 export PIP_ROOT_USER_ACTION := ignore
 # OpenMP's threads spin while they wait, which makes a step many times slower on a machine that has other work.
 export OMP_WAIT_POLICY ?= PASSIVE
@@ -62,10 +63,12 @@ $(VENV)/.demo: pyproject.toml $(VENV)/.torch
 	@$(PIP) -e '.[demo]'
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.demo
-	@echo 'installing nvexplore[dev] into $(VENV) ...'
+# The tests' set has the demo's in it: installed at once, pip looks for what fits together once.
+$(VENV)/.dev: pyproject.toml $(VENV)/.torch
+	@echo 'installing $(TORCH) and nvexplore[dev] into $(VENV) ...'
+	@$(PIP) $(TORCH)
 	@$(PIP) -e '.[dev]'
-	@touch $@
+	@touch $(VENV)/.demo $@
 
 # Holds TORCH as it was installed, and is written only when that changes.
 $(VENV)/.torch: FORCE | $(VENV)/.made
