@@ -65,7 +65,7 @@ def test_what_an_engine_did_is_there(seed: int, tmp_path: Path) -> None:
     work.engine.subscribe(recorder)
     run_workload(work)
     found = load_recording(save_recording(recorder, tmp_path / "run", redact=True)).recorder
-    seen: dict[int, dict[str, set[tuple[Any, Any]]]] = {}
+    seen: dict[str, set[tuple[Any, Any]]] = {"hash": set(), "request_id": set()}
     for (old_start, old), (new_start, new) in zip(recorder.segments, found.segments, strict=True):
         for one, other in zip((old_start, *old), (new_start, *new), strict=True):
             before, after = (list(fields(msgspec.to_builtins(item))) for item in (one, other))
@@ -74,10 +74,9 @@ def test_what_an_engine_did_is_there(seed: int, tmp_path: Path) -> None:
                 assert name == same_name
                 if name in STRUCTURE and not isinstance(left, dict):
                     assert left == right, name
-                elif name in ("hash", "request_id"):
-                    pairs = seen.setdefault(0, {}).setdefault(name, set())
-                    pairs |= {(a, b) for a, b in zip(left, right, strict=True) if a is not None or b is not None}
-    for name, pairs in seen.get(0, {}).items():
+                elif name in seen:
+                    seen[name] |= {(a, b) for a, b in zip(left, right, strict=True) if a is not None or b is not None}
+    for name, pairs in seen.items():
         assert len({a for a, _ in pairs}) == len({b for _, b in pairs}) == len(pairs), f"{name}: one to one"
     for step in range(recorder.first_step or 0, (recorder.last_step or 0) + 1):
         old_rows, new_rows = (each.state_at(step).snapshot().sequences.token_ids for each in (recorder, found))

@@ -180,11 +180,11 @@ class CudaBackend(Backend):
         return add_rms_norm(x, residual, norm.weight, norm.eps)
 
     def linear(self, x: Tensor, layer: Linear) -> Tensor:
+        if layer.sums_ranks:
+            return add_up(functional.linear(x, layer.weight), layer, self.ranks)
         if launches_early() and takes(x, layer.weight, splits=layer.feeds_residual):
             return few_rows_linear(x, layer.weight, layer.bias, splits=layer.feeds_residual)
-        if not layer.sums_ranks:
-            return functional.linear(x, layer.weight, layer.bias)
-        return add_up(functional.linear(x, layer.weight), layer, self.ranks)
+        return functional.linear(x, layer.weight, layer.bias)
 
     def gated_linear(self, x: Tensor, layer: Linear) -> Tensor:
         if launches_early() and takes(x, layer.weight, is_gated=True):

@@ -43,9 +43,16 @@ class RecordedDisplay(Display):
 
 
 def save(
-    recorder: Recorder, path: str | Path, text: Decode, memory: dict[str, Any] | None, model: str, **how: bool
+    recorder: Recorder,
+    path: str | Path,
+    text: Decode,
+    memory: dict[str, Any] | None,
+    model: str,
+    *,
+    replace: bool,
+    redact: bool,
 ) -> Summary:
-    """``Session.save``; text: how the session reads tokens, which may outlive its model; how: replace, redact."""
+    """``Session.save``; text: how the session reads tokens, which may outlive its model."""
     token_bytes: Callable[[int], bytes] | None = None
     if isinstance(text, Decoder):
         from nvexplore.text.token_bytes import TokenBytes
@@ -53,9 +60,11 @@ def save(
         token_bytes = TokenBytes(text.tokenizer, text)
     elif isinstance(text, TokenTexts):
         token_bytes = text.token_bytes
-    file = save_recording(recorder, path, model=model, token_bytes=token_bytes, memory=memory, **how)
+    file = save_recording(
+        recorder, path, model=model, token_bytes=token_bytes, memory=memory, replace=replace, redact=redact
+    )
     holds = "the prompts and completions of its requests"
-    if how.get("redact"):
+    if redact:
         holds = "no word of its requests: token ids are numbers that tell which of them begin alike"
     return Summary(
         headline=f"{file}: {counted(len(recorder), 'step')}, {file.stat().st_size:,} bytes",

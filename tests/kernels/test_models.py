@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from nvexplore.backends import cuda
 from nvexplore.backends.kernels.launch import launches_early
 from nvexplore.runner import model_runner
 from nvexplore.sampling_params import SamplingParams
@@ -97,7 +98,7 @@ def test_a_graph_with_rows_of_padding(tmp_path: Path, request: pytest.FixtureReq
 def test_small_graphs_are_launched_early(
     tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Decode rows and prompts alike; what is larger, and what is no graph, is not."""
+    """Up to the backend's limit, which is 2 here; larger graphs, and what is no graph, are not."""
     path = make_toy(tmp_path, "llama", num_layers=1)
     request.getfixturevalue("interpreted")
     seen: set[tuple[int, bool]] = set()
@@ -108,7 +109,7 @@ def test_small_graphs_are_launched_early(
         return embedding(self, input_ids, *rest)
 
     monkeypatch.setattr(Interpreted, "embedding", spied)
-    monkeypatch.setattr(Interpreted, "early_tokens", property(lambda self: 2, lambda self, value: None), raising=False)
+    monkeypatch.setattr(cuda, "most_rows", lambda device: 2)
     asked = [(prompt, greedy(n + 2)) for n, prompt in enumerate(PROMPTS)]
     limits = {"block_size": 4, "num_kvcache_blocks": 16, "max_model_len": 16, "max_num_seqs": 4}
     for enforce_eager, early in ((False, {(1, True), (2, True), (4, False), (16, False)}), (True, set())):
