@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, field
+from typing import Any
 
 from nvexplore.collector import few_collections
 from nvexplore.engine.engine import Engine
@@ -98,6 +99,19 @@ class DeltaReader:
             error=seq.error,
             logprobs=None if seq.logprobs is None else seq.logprobs[start:],
         )
+
+
+def read_deltas(
+    first: Sequence, decode: Decode, advance: Callable[[], None], lock: AbstractContextManager[Any]
+) -> Iterator[TextDelta]:
+    """A request's deltas as they come, under ``lock``; ``advance`` is called while there is none."""
+    readers = [DeltaReader(seq, decode) for seq in first.samples]
+    while not all(reader.is_done for reader in readers):
+        with lock:
+            deltas = [delta for reader in readers if (delta := reader.read()) is not None]
+            if not deltas:
+                advance()
+        yield from deltas
 
 
 def shown_token_ids(seq: Sequence, start: int = 0) -> list[int]:

@@ -15,12 +15,12 @@ from nvexplore.engine.engine import Engine
 from nvexplore.engine.events import Planned, StepRecord
 from nvexplore.engine.sequence import Sequence
 from nvexplore.generation import (
-    DeltaReader,
     GenerationOutput,
     TextDelta,
     advance,
     check_progress,
     output_of,
+    read_deltas,
     run_to_end,
 )
 from nvexplore.progress import LoadProgress
@@ -78,6 +78,12 @@ class LLM:
             overlap=bool(config.overlap),
         )
         self._lock = threading.RLock()
+
+    @staticmethod
+    def check(model: str | Path = "demo", **options: Any) -> None:
+        """Raise what ``LLM(model, **options)`` would of a wrong option or a model that is not there; loads nothing."""
+        EngineConfig.of(**options)
+        resolve_checkpoint(model)
 
     @property
     def engine(self) -> Engine:
@@ -212,13 +218,7 @@ class LLM:
         with self._lock:
             first = self.engine.add_request(ids, params)
         try:
-            readers = [DeltaReader(seq, self._codec.decode) for seq in first.samples]
-            while not all(reader.is_done for reader in readers):
-                with self._lock:
-                    deltas = [delta for reader in readers if (delta := reader.read()) is not None]
-                    if not deltas:
-                        self.advance()
-                yield from deltas
+            yield from read_deltas(first, self._codec.decode, self.advance, self._lock)
         finally:
             self._end([first])
 

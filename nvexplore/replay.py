@@ -25,6 +25,7 @@ def add_command(commands: Any) -> None:
     )
     command.add_argument("--trace", type=Path, metavar="FILE", help="write a trace there, for ui.perfetto.dev")
     command.add_argument("--redact", type=Path, metavar="FILE", help="write it there without what its requests say")
+    command.add_argument("--replace", action="store_true", help="the file of --redact, if it is there already")
     command.set_defaults(run=replay)
     command = commands.add_parser("compare", help="recordings side by side", description=compare_files.__doc__)
     command.add_argument("files", type=Path, nargs="+", help="what %%nvx_save or Session.save has written")
@@ -55,7 +56,8 @@ def replay(args: argparse.Namespace) -> int:
         if args.trace is not None:
             print(f"wrote {write_trace(recorder, args.trace)}")
         if args.redact is not None:
-            file = save_recording(recorder, args.redact, model=recording.model, memory=recording.memory, redact=True)
+            how = {"memory": recording.memory, "redact": True, "replace": args.replace}
+            file = save_recording(recorder, args.redact, model=recording.model, **how)
             print(f"wrote {file}")
     except (ValueError, OSError) as error:
         raise CommandError(str(error)) from None

@@ -45,10 +45,9 @@ class FakeLLM:
     made: ClassVar[list[FakeLLM]] = []
 
     def __init__(self, model: str = "demo", **options: Any) -> None:
+        self.check(model, **options)
         interrupt = options.pop("interrupt", None)
         self.config = EngineConfig.of(**options)
-        if model == "nowhere":
-            raise FileNotFoundError("no model at 'nowhere'\nlook elsewhere")
         num_blocks = options.get("num_kvcache_blocks", 64)
         asked = {name: value for name, value in options.items() if name in EngineLimits.__dataclass_fields__}
         limits = EngineLimits(**{"num_blocks": num_blocks, "block_size": 4, "max_num_batched_tokens": 16, **asked})
@@ -58,6 +57,12 @@ class FakeLLM:
         self._engine: Engine | None = Engine(limits, runner, vocab_size=997, overlap=overlap)
         self.others_alive = [llm.model for llm in self.made if not llm.is_closed]
         self.made.append(self)
+
+    @staticmethod
+    def check(model: str, **options: Any) -> None:
+        EngineConfig.of(**{name: value for name, value in options.items() if name != "interrupt"})
+        if model == "nowhere":
+            raise FileNotFoundError("no model at 'nowhere'\nlook elsewhere")
 
     @property
     def engine(self) -> Engine:

@@ -93,6 +93,28 @@ def test_the_engine_outlives_a_reload(shell: Shell) -> None:
     assert not shell["llm"].is_closed
 
 
+@pytest.mark.parametrize("line", ["%nvx_load nowhere", "%nvx_load --option colour=red", "%nvx_load --seed -1"])
+def test_what_cannot_be_loaded_closes_nothing(shell: Shell, line: str) -> None:
+    shell.run("%load_ext nvexplore", "%nvx_load -o llm", "%nvx_add --max-tokens 3 hello", "%nvx_step")
+    with pytest.raises(UsageError):
+        shell.run(line)
+    assert not shell["llm"].is_closed
+    assert shell.run("%nvx_run").finished[0].prompt == "hello"
+
+
+def test_what_was_recorded_outlives_a_reload(shell: Shell, tmp_path: Path) -> None:
+    """Of a model that is closed, and of a file."""
+    shell.run("%load_ext nvexplore", "%nvx_load", "%nvx_add --max-tokens 3 hello", "%nvx_run")
+    shell.run(f"%nvx_save {tmp_path / 'run'}", "%nvx_close", "%reload_ext nvexplore")
+    assert len(shell.run("%nvx_frame steps")) == 3
+    shell.run("%unload_ext nvexplore", "%load_ext nvexplore", f"%nvx_open {tmp_path / 'run.nvx'}")
+    shell.run("%reload_ext nvexplore")
+    assert len(shell.run("%nvx_frame steps")) == 3
+    shell.run("%unload_ext nvexplore", "%load_ext nvexplore")
+    with pytest.raises(UsageError, match="no model is loaded"):
+        shell.run("%nvx_frame steps")
+
+
 def test_unloading_closes_the_engine_when_the_cell_is_over(shell: Shell) -> None:
     before = everything(shell)
     shell.run("%load_ext nvexplore", "%nvx_load -o llm")

@@ -190,5 +190,34 @@ def test_from_the_notebook_and_from_the_command_line(tmp_path: Path, capsys: pyt
     one, two = (load_recording(tmp_path / name) for name in ("one.nvx", "two.nvx"))
     assert one.recorder.segments == two.recorder.segments and one.model == "Qwen/Qwen3-0.6B"
     assert not [word for name in ("one.nvx", "two.nvx") for word in everything(tmp_path / name)[0] if "Weiss" in word]
-    assert cli.main(["replay", str(file), "--redact", str(tmp_path / "two.nvx")]) == 1
-    assert "two.nvx is there already" in capsys.readouterr().err
+    again = ["replay", str(file), "--redact", str(tmp_path / "two.nvx")]
+    assert cli.main(again) == 1
+    assert "two.nvx is there already; say replace" in capsys.readouterr().err
+    assert cli.main([*again, "--replace"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("model", "left"),
+    [
+        ("Qwen/Qwen3-0.6B", "Qwen/Qwen3-0.6B"),
+        ("random:qwen3-tiny", "random:qwen3-tiny"),
+        ("", ""),
+        ("weiss/tiny", "tiny"),  # a folder that is there looks like a name on the Hub
+        ("weiss/runs/tiny", "tiny"),
+        ("./weiss/tiny", "tiny"),
+        ("~/weiss/tiny", "tiny"),
+        ("/home/weiss/tiny", "tiny"),
+    ],
+)
+def test_of_a_models_folder_its_own_name_is_left(
+    model: str, left: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At once, and from a file that was saved as it is, read where the folder is not."""
+    (tmp_path / "weiss" / "tiny").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    recorder = told()
+    at_once = save_recording(recorder, "at-once", model=model, redact=True)
+    kept = load_recording(save_recording(recorder, "kept", model=model))
+    monkeypatch.chdir(tmp_path.parent)
+    later = save_recording(recorder, tmp_path / "later", model=kept.model, redact=True)
+    assert load_recording(tmp_path / at_once).model == load_recording(later).model == left

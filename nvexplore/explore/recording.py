@@ -83,7 +83,7 @@ def save_recording(
     Raises ValueError where nothing is recorded, FileExistsError where the file is there and not to be replaced, and
     OSError.
     """
-    path = Path(path)
+    path = Path(path).expanduser()
     path = path if path.suffix else path.with_suffix(SUFFIX)
     with recorder.lock:
         segments = recorder.segments
@@ -96,11 +96,10 @@ def save_recording(
         items += [snapshot, *records]
     if redact:
         items, token_bytes = list(redacted(items)), None
-        model = Path(model).name if Path(model).is_absolute() or model.startswith((".", "~")) else model
     ids = sorted({token_id for item in items for token_id in _token_ids(item)})
     header = Header(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
-        model=model,
+        model=_model_name(model, redact=redact),
         num_items=len(items),
         tokens=None if token_bytes is None else {token_id: token_bytes(token_id) for token_id in ids},
         memory=memory,
@@ -122,7 +121,7 @@ def save_recording(
 
 def load_recording(path: str | Path) -> Recording:
     """Read a file that ``save_recording`` has written. Raises RecordingError, or OSError where it cannot be opened."""
-    path = Path(path)
+    path = Path(path).expanduser()
     with path.open("rb") as raw:
         if raw.read(2) != b"\x1f\x8b":
             raise RecordingError(f"{path} is not a recording of nvexplore")
@@ -140,6 +139,17 @@ def load_recording(path: str | Path) -> Recording:
             raise RecordingError(f"{path} is damaged: {error}") from None
     decode = None if header.tokens is None else TokenTexts(header.tokens)
     return Recording(recorder, header.model, header.created, decode, header.memory, header.redacted)
+
+
+def _model_name(model: str, *, redact: bool) -> str:
+    """The model as a header has it; redacted: of a folder its own name alone.
+
+    A folder below the current one looks like a name on the Hub: it gets ./ in front while it can be told.
+    """
+    if "/" in model and not model.startswith((".", "~", "/")) and Path(model).is_dir():
+        model = f"./{model}"
+    is_folder = Path(model).is_absolute() or model.startswith((".", "~")) or model.count("/") > 1
+    return Path(model).name if redact and is_folder else model
 
 
 def _header(file: gzip.GzipFile, path: Path) -> Header:

@@ -78,7 +78,7 @@ def trace(recorder: Recorder) -> dict[str, Any]:
 
 def write_trace(recorder: Recorder, path: str | Path) -> Path:
     """Write ``trace`` to a file and return its path."""
-    path = Path(path)
+    path = Path(path).expanduser()
     path.write_text(json.dumps(trace(recorder), separators=(",", ":")), encoding="utf-8")
     return path
 

@@ -2,8 +2,8 @@
 
 IPython has no call that unregisters a magic, so this module remembers what it added.
 
-The engine outlives a reload. Unloading a loaded extension lets go of it at the end of the cell, unless the extension
-is back by then, and that is how %reload_ext differs from %unload_ext. Nothing is left in either case.
+The session outlives a reload: its engine, or its recording. Unloading lets go of it at the end of the cell, unless the
+extension is back by then, and that is how %reload_ext differs from %unload_ext. Nothing is left in either case.
 """
 
 from __future__ import annotations
@@ -52,8 +52,7 @@ def unload_ipython_extension(shell: InteractiveShell) -> None:
         return
     delattr(shell, _ATTRIBUTE)
     extension.remove()
-    if extension.session.is_loaded:
-        _Leaving(shell, extension.session)
+    _Leaving(shell, extension.session)
 
 
 def active_session(shell: InteractiveShell) -> Session | None:

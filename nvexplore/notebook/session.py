@@ -58,11 +58,15 @@ class Session(Looking):
     # ---------------------------------------------------------------- the model
 
     def load(self, model: str | None = None, **options: Any) -> LLM:
-        """Load a model and look at it; ``options`` are the engine's. A model loaded before is closed first."""
+        """Load a model and look at it; ``options`` are the engine's. A model loaded before is closed first.
+
+        Where options or name are wrong it stays.
+        """
         from nvexplore.llm import LLM
 
-        self.close()
         name = self.settings.model if model is None else model
+        LLM.check(name, **options)
+        self.close()
         llm = LLM(name, **options)
         try:
             return self.attach(llm, name)
