@@ -1,7 +1,7 @@
 """The operations on a GPU: cuBLAS for most matrices, the project's Triton kernels for all else.
 
 Decode steps of a captured size are replayed as CUDA graphs (``cuda_graphs``); everything else is launched step by step.
-Nothing here waits for the device but ``available_memory``.
+Nothing here waits for the device but ``available_memory`` and, in a step with filters, ``layers.controls``.
 """
 
 from __future__ import annotations
