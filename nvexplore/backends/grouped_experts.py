@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from nvexplore.backends.kernels.grouped_linear import grouped_linear
 from nvexplore.backends.kernels.silu_mul import silu_mul
 
 
@@ -21,17 +24,25 @@ def grouped_experts(x: Tensor, weights: Tensor, chosen: Tensor, gate_up_proj: Te
     tokens = order // top_k
     numbers = torch.arange(gate_up_proj.shape[0], device=x.device)
     ends = torch.searchsorted(experts, numbers, right=True).to(torch.int32)
-    inner = silu_mul(_grouped(x[tokens], gate_up_proj, ends, experts))
-    results = _grouped(inner, down_proj, ends, experts)
+    inner = silu_mul(_grouped(x[tokens], gate_up_proj, ends))
+    results = _grouped(inner, down_proj, ends)
     results = results * weights.flatten()[order, None]
     in_order = torch.empty_like(results)
     in_order[order] = results
     return in_order.view(num_tokens, top_k, down_proj.shape[1]).sum(dim=1)
 
 
-def _grouped(x: Tensor, weight: Tensor, ends: Tensor, experts: Tensor) -> Tensor:
-    """Rows of x up to ends[e] times weight[e] transposed; ``experts``: the one of each row."""
-    if x.dtype is torch.bfloat16 and x.device.type == "cuda" and not (x.shape[1] % 8 or weight.shape[1] % 8):
+def _grouped(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
+    """Rows of x up to ends[e] times weight[e] transposed."""
+    if x.dtype is torch.bfloat16 and has_grouped_mm(x.device) and not (x.shape[1] % 8 or weight.shape[1] % 8):
         return functional.grouped_mm(x, weight.transpose(1, 2), offs=ends)
-    # Other formats have no grouped product: a weight a row, which costs memory traffic and no wait.
-    return torch.einsum("tk,tnk->tn", x, weight[experts])
+    return grouped_linear(x, weight, ends)
+
+
+@cache
+def has_grouped_mm(device: torch.device) -> bool:
+    """Whether torch's grouped product of bfloat16 is a kernel there: on data center GPUs from Hopper on.
+
+    Elsewhere torch reads ``ends`` on the host and multiplies group by group: it waits, which no graph can hold.
+    """
+    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] in (9, 10)

@@ -22,12 +22,14 @@ if TYPE_CHECKING:
     from nvexplore.model_config import ModelConfig
 
 SHAPE = "qwen3-0.6b"
+EXPERTS_SHAPE = "qwen3-moe-4-layers"
 DISTRIBUTIONS = ("torch", "triton", "flash-attn", "flash-attn-4")
 
 
 def add_kernel_options(parser: argparse.ArgumentParser) -> None:
     """Add ``--kernels`` and what belongs to it; ``--json`` is the parser's own."""
-    only = parser.add_argument_group("the kernels alone", f"microseconds a launch on a GPU, in the shape of {SHAPE}")
+    shapes = f"in the shape of {SHAPE}, experts in that of {EXPERTS_SHAPE}"
+    only = parser.add_argument_group("the kernels alone", f"microseconds a launch on a GPU, {shapes}")
     only.add_argument("--kernels", action="store_true", help="measure these instead")
     only.add_argument("--only-kernel", metavar="TEXT", help="those whose name contains it")
 
@@ -103,8 +105,11 @@ def _cases(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> lis
     from nvexplore.backends.compiled_layers import CompiledCudaBackend
     from nvexplore.backends.cuda import CudaBackend
     from nvexplore.bench.attention_cases import attention_cases, full_size_inputs, installed_makers
+    from nvexplore.bench.expert_cases import expert_cases
     from nvexplore.bench.kernel_cases import RowSizes, row_cases
     from nvexplore.bench.linear_cases import linear_cases
+    from nvexplore.model_config import ModelConfig
+    from nvexplore.random_model import SHAPES
 
     attention = create_attention("triton", device, dtype)
     backends: dict[str, Backend] = {
@@ -115,6 +120,7 @@ def _cases(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> lis
     return [
         *row_cases(config, backends, RowSizes()),
         *linear_cases(config, device, dtype),
+        *expert_cases(ModelConfig.from_dict(SHAPES[EXPERTS_SHAPE]), device, dtype),
         *attention_cases(config, device, dtype, full_size_inputs(), makers_for),
     ]
 

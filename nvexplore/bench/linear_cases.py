@@ -44,9 +44,9 @@ def linear_cases(
     )
     cases = []
     for each in matrices:
-        weight = torch.empty(1, dtype=dtype).expand(each.outputs, each.inputs)  # only its sizes are asked for
+        weight = torch.empty(1, dtype=dtype, device=device).expand(each.outputs, each.inputs)  # only for its sizes
         for count in rows:
-            x = torch.empty(1, dtype=dtype).expand(count, each.inputs)
+            x = torch.empty(1, dtype=dtype, device=device).expand(count, each.inputs)
             if not takes(x, weight, is_gated=each.is_gated, splits=each.splits):
                 continue
             text = f"{count:,} x {each.inputs:,} by {each.outputs:,}{', SiLU * mul' if each.is_gated else ''}"

@@ -101,7 +101,9 @@ def errors_where_the_host_waits() -> Iterator[None]:
 
 @pytest.mark.parametrize("overlap", [False, True], ids=["single", "overlapped"])
 @pytest.mark.parametrize("enforce_eager", [True, False], ids=["eager", "graphs"])
-@pytest.mark.parametrize(("architecture", "dtype"), [("llama", "float32"), ("qwen3_moe", "bfloat16")])
+@pytest.mark.parametrize(
+    ("architecture", "dtype"), [("llama", "float32"), ("qwen3_moe", "bfloat16"), ("qwen3_moe", "float16")]
+)
 def test_recorded_steps_wait_for_nothing_but_their_tokens(
     architecture: str, dtype: str, enforce_eager: bool, overlap: bool, tmp_path: Path
 ) -> None:

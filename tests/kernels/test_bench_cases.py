@@ -20,6 +20,7 @@ from nvexplore.backends.compiled_layers import CompiledCudaBackend
 from nvexplore.backends.kernels.read_sum import WIDTH, read_sum
 from nvexplore.bench import attention_cases, kernel_command
 from nvexplore.bench.attention_cases import AttentionInputs, full_size_inputs, installed_makers
+from nvexplore.bench.expert_cases import expert_cases
 from nvexplore.bench.kernel_bench import Case, time_case
 from nvexplore.bench.kernel_cases import RowSizes, row_cases
 from nvexplore.bench.linear_cases import linear_cases
@@ -138,6 +139,31 @@ def test_matrices_give_what_cublas_gives() -> None:
     work = cases[-1].make()
     # A matrix of 1,024 x 512, five rows in and out.
     assert (work.num_bytes, work.flops) == (2 * (1024 * 512 + 5 * 1024 + 5 * 512), 2 * 5 * 1024 * 512)
+
+
+MOE = {"hidden_size": 24, "moe_intermediate_size": 8, "num_experts": 6, "num_experts_per_tok": 2}
+EXPERTS = ModelConfig.from_dict(
+    {**SHAPES["qwen3-moe-4-layers"], **TINY, **MOE, "vocab_size": 300, "eos_token_id": 1, "bos_token_id": 2}
+)
+
+
+@pytest.mark.usefixtures("interpreted")
+def test_experts_as_cases() -> None:
+    assert expert_cases(CONFIG, CPU, torch.float16) == []
+    cases = expert_cases(EXPERTS, CPU, torch.float16, (3, 2000))
+    assert [(case.by, case.inputs, case.ceiling) for case in cases] == [
+        ("triton", "6 x 24 by 6 x 16", "read"),
+        ("triton", "4,000 x 24 by 6 x 16", "matmul"),
+        ("triton", "6 x 8 by 6 x 24", "read"),
+        ("triton", "4,000 x 8 by 6 x 24", "matmul"),
+    ]
+    work = cases[0].make()
+    x, weight, ends = work.call.args
+    used = int((ends.diff(prepend=ends.new_zeros(1)) > 0).sum())
+    assert x.shape == (6, 24) and weight.shape == (6, 16, 24) and ends[-1] == 6 and used < 6
+    assert work.call().shape == (6, 16) and work.call().abs().max() > 0.1
+    # Weights of the experts that are used, 24 values of each row in, 16 out; an end for each expert.
+    assert (work.num_bytes, work.flops) == (2 * (used * 16 * 24 + 6 * 24 + 6 * 16) + 6 * 4, 2 * 6 * 24 * 16)
 
 
 @pytest.mark.usefixtures("interpreted")
@@ -262,7 +288,7 @@ def test_cases_are_timed_on_a_gpu() -> None:
         "compiled": CompiledCudaBackend(device, dtype, attention),
     }
     cases = [*row_cases(CONFIG, made, SIZES), *attention_of(device, dtype, DECODE, PREFILL)]
-    cases += linear_cases(WIDE, device, dtype, (1, 5, 70))
+    cases += [*linear_cases(WIDE, device, dtype, (1, 5, 70)), *expert_cases(EXPERTS, device, dtype, (1, 40))]
     for case in cases:
         if case.by != "torch":
             result = time_case(case)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from nvexplore.backends import cuda
+from nvexplore.backends import cuda, grouped_experts
 from nvexplore.backends.kernels.launch import launches_early
 from nvexplore.runner import model_runner
 from nvexplore.sampling_params import SamplingParams
@@ -17,6 +17,8 @@ from tests.gpu.engines import check_written, greedy, make_llm, poison_last_block
 from tests.kernels.backends import Interpreted
 from tests.kernels.fake_graphs import use_fake_graphs
 from tests.kernels.float8 import use_exact_float8
+from tests.kernels.places import Place
+from tests.paged import Paged, token_ids
 from tests.parity import engine_tokens
 
 PROMPTS = [[*range(40, 49)], [*range(40, 49), 7], [70, 71, 72]]
@@ -57,6 +59,48 @@ def test_greedy_tokens_are_those_of_the_cpu(
     assert figures["chunked_prefills"] and figures["preemptions"] and figures["hit_tokens"], figures
     request.getfixturevalue("interpreted")
     assert engine_tokens(path, PROMPTS, 4, **options) == (expected, figures)
+
+
+ODD = {"num_experts": 5, "num_experts_per_tok": 3, "moe_intermediate_size": 20}
+
+
+def test_experts_of_odd_sizes_in_graphs(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """Rows of padding go to experts too, and change no other row."""
+    path = make_toy(tmp_path, "qwen3_moe", num_layers=1, **ODD)
+    options = {**TIGHT, "device": "cpu", "policy": "mixed"}
+    expected = engine_tokens(path, PROMPTS, 4, **options)
+    request.getfixturevalue("interpreted")
+    assert engine_tokens(path, PROMPTS, 4, **options)[0] == expected[0]
+
+
+@pytest.mark.parametrize("sizes", [{}, ODD], ids=["toy", "odd"])
+def test_logits_of_experts(
+    sizes: dict[str, int], place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A prompt, then decode rows beside another prompt, in each format; where torch has no product of it by ours."""
+    path = make_toy(tmp_path, "qwen3_moe", num_layers=2, **sizes)
+    multiply, seen = grouped_experts.grouped_linear, []
+
+    def spied(x: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
+        seen.append(x.dtype)
+        return multiply(x, *rest)
+
+    monkeypatch.setattr(grouped_experts, "grouped_linear", spied)
+    found = []
+    for device, dtype in (("cpu", torch.float32), ("cpu", place.dtype), (str(place.device), place.dtype)):
+        if len(found) == 2 and device == "cpu":
+            monkeypatch.setattr(model_runner, "create_backend", lambda *_, **__: Interpreted(place.dtype))
+        name = str(dtype).removeprefix("torch.")
+        paged = Paged(path, device=device, dtype=name, enforce_eager=True)
+        first, second = paged.seq(token_ids(19, seed=1)), paged.seq(token_ids(4, seed=2))
+        logits = paged.logits((first, 18)) + paged.logits((first, 1), (second, 4))
+        found.append(torch.cat(logits).cpu().double())
+        paged.runner.close()
+    exact, plain, ours = found
+    if place.dtype is not torch.bfloat16:
+        assert len(seen) >= 8 and set(seen) == {place.dtype}, "two layers, two products, two steps"
+    limit = 1e-4 if place.dtype is torch.float32 else 1.5 * float((plain - exact).abs().max())
+    assert exact.abs().max() > 1 and (ours - exact).abs().max() <= limit
 
 
 def test_greedy_tokens_with_a_pool_of_8_bits(
