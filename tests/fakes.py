@@ -206,7 +206,8 @@ def check_invariants(engine: Engine) -> None:
         if seq.status == "decode":
             assert seq.num_tokens == seq.num_computed_tokens + 1
         check_held_content(engine, seq)
-    assert [seq.priority for seq in waiting] == sorted(seq.priority for seq in waiting), "order of the queue"
+    places = [(seq.priority, seq.num_preemptions == 0, seq.seq_id) for seq in waiting]
+    assert places == sorted(places), "order of the queue: by priority, preempted before new, then arrival"
     assert holders == blocks.ref_count, "ref counts"
     free = list(blocks.free)
     assert len(free) == len(blocks.free) == len(set(free)), "free list"
@@ -216,6 +217,7 @@ def check_invariants(engine: Engine) -> None:
     cache = blocks.cache
     registered = {b for b, content in enumerate(cache.content) if content is not None}
     assert len(cache) == len(registered), "hash table against blocks"
+    assert {block for block, hits in enumerate(blocks.num_hits) if hits} <= registered, "hits of forgotten content"
     children: dict[int | str, set[int]] = {}
     for block in registered:
         content = cache.content[block]

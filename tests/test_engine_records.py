@@ -20,6 +20,20 @@ def step(engine: Engine) -> StepRecord:
     return record
 
 
+def test_a_snapshot_says_which_events_no_record_has_told() -> None:
+    """Requests came and one went since the last step: its record knows nothing of that, the next one tells it."""
+    engine = toy_engine(5)
+    engine.add_request([1, 2], SamplingParams(max_tokens=2), request_id="a")
+    record = step(engine)
+    assert engine.snapshot().told == engine.snapshot().event == record.event
+    engine.add_request([3], SamplingParams(max_tokens=2), request_id="b")
+    engine.abort("a")
+    between = engine.snapshot()
+    assert between.told == record.event < between.event
+    step(engine)
+    assert engine.snapshot().num_untold == 0
+
+
 def story() -> list[StepRecord]:
     """Five blocks of 4, 6 tokens a step, 2 sequences: a (7 + 6 tokens), b (5 + 3) behind it, c (1 + 1) behind both.
 

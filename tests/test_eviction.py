@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Iterable
 from itertools import islice
@@ -14,7 +15,8 @@ from nvexplore.engine.eviction import Eviction, FreeBlocks, LeastHit, make_evict
 from nvexplore.engine.limits import EngineLimits
 from nvexplore.engine.sequence import Sequence
 from nvexplore.sampling_params import SamplingParams
-from tests.fakes import check_invariants, run_to_end, toy_engine, unconstrained
+from tests.engine_state import deep_state
+from tests.fakes import check_invariants, is_broken, run_to_end, toy_engine, unconstrained
 
 
 def complete(engine: Engine, prompt: Iterable[int], max_tokens: int = 1) -> Sequence:
@@ -203,17 +205,88 @@ def test_an_undone_step_does_not_count_as_a_hit() -> None:
             engine.step()
         engine.snapshot()
         assert engine.blocks.num_hits == before
-    # And an allocation forgets the hits for good only if its step stands.
+    # And an allocation forgets the hits for good only if its step stands, or may have overwritten what was hit.
     engine.abort("2")
     engine.add_request(range(60, 76), SamplingParams(max_tokens=1))
+    assert engine.plan().blocks.kind.count("allocated") == 4 and engine.blocks.num_hits == before
     with pytest.raises(KeyboardInterrupt):
         engine.step()
     engine.snapshot()
-    assert engine.blocks.num_hits == before
+    assert engine.blocks.num_hits == [0] * 4
     fails.clear()
     run_to_end(engine)
     assert engine.blocks.num_hits == [0] * 4
     check_invariants(engine)
+
+
+class TestForgotten:
+    """Whatever takes a block's content takes its hits with it: what holds nothing is the first to go."""
+
+    def hot(self, **options: Any) -> Engine:
+        """Two blocks that were hit three times, in a pool of six."""
+        engine = toy_engine(6, eviction="lfu", **options)
+        for i in range(4):
+            complete(engine, [*range(8), 90 + i])
+        assert sorted(engine.blocks.num_hits) == [0, 0, 0, 0, 3, 3]
+        return engine
+
+    def test_by_a_reset_which_leaves_room_for_what_is_cached_later(self) -> None:
+        engine = self.hot()
+        engine.reset_prefix_cache()
+        assert engine.blocks.num_hits == [0] * 6
+        check_invariants(engine)
+        complete(engine, range(40, 49))
+        complete(engine, range(50, 63))  # four blocks: all but those of the one before
+        assert complete(engine, range(40, 49)).num_cached_tokens == 8
+
+    def test_by_a_reset_that_is_undone(self) -> None:
+        engine = self.hot()
+        before = deep_state(engine)
+        engine.blocks.forget_all()
+        assert engine.blocks.num_hits == [0] * 6
+        engine._undo.rollback()
+        assert deep_state(engine) == before and max(engine.blocks.num_hits) == 3
+
+    def test_by_a_row_that_breaks_down(self) -> None:
+        prompt = next([*range(8), i] for i in itertools.count() if is_broken([*range(8), i], 50))
+        engine = self.hot(broken_every=50)
+        seq = engine.add_request(prompt, SamplingParams(max_tokens=2))
+        run_to_end(engine)
+        assert seq.finish_reason == "error" and engine.blocks.num_hits == [0] * 6
+        check_invariants(engine)
+
+    def test_by_a_step_that_fails(self) -> None:
+        fails: list[str] = []
+
+        def interrupt(stage: str) -> None:
+            if stage in fails:
+                raise KeyboardInterrupt
+
+        engine = self.hot(interrupt=interrupt)
+        fails.append("begin")
+        engine.add_request(range(50, 74), SamplingParams(max_tokens=1))  # takes all blocks
+        with pytest.raises(KeyboardInterrupt):
+            engine.step()
+        engine.snapshot()
+        assert engine.blocks.num_hits == [0] * 6
+        check_invariants(engine)
+
+    def test_by_another_with_the_same_hash(self) -> None:
+        plain = toy_engine(8, eviction="lfu")
+        engine = Engine(plain.limits, plain.runner, hash_function=lambda parent, ids: 7)
+        for first in (0, 0, 50):
+            complete(engine, range(first, first + 5))
+        assert engine.blocks.num_hits == [0] * 8
+        assert len(engine.blocks.cache) == 1, "the one that came last"
+
+    def test_one_alone(self) -> None:
+        engine = self.hot()
+        hot = engine.blocks.num_hits.index(3)
+        engine.blocks.evict(hot)
+        assert engine.blocks.num_hits[hot] == 0 and sorted(engine.blocks.num_hits)[-2:] == [0, 3]
+        engine._undo.rollback()
+        assert engine.blocks.num_hits[hot] == 3
+        check_invariants(engine)
 
 
 class TestNames:

@@ -90,7 +90,7 @@ SITUATIONS = [
     case(
         "free_blocks",
         "d waits for 2 free blocks: needs 2 and 1 kept free for what all of them may yet need "
-        "(it was preempted 2 times), 1 is free; 5 are free now, and the next step can admit it",
+        "(it was preempted 2 times), 1 is free; 5 are free now, enough for it unless those before it take them",
         "a=0:7/8 b=20:27/8 c=40:47/8 .2 d=60:63/8 .8",
         num_blocks=5,
     ),
@@ -98,7 +98,7 @@ SITUATIONS = [
         "free_blocks",
         "b waits for 5 free blocks: needs 5 with what is kept free for others (it was preempted once), none is free "
         "(1 request behind it needed less and went first); "
-        "4 are free now, enough for it unless those before it take them",
+        "4 are free now, and the next step can admit it",
         "a=0:7/5 b=20:27/5 c=40:47/5 .2 d=60:63/5 .4",
         num_blocks=4,
     ),

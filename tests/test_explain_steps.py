@@ -159,6 +159,18 @@ SITUATIONS = [
         block_size=1,
     ),
     case(
+        "in_flight",
+        "b took 4 blocks (4 of its 6 tokens) from the cache, filled by c; "
+        "c has the block of position 4 too, but has not stored it yet",
+        "a=0:3/9 .2 reset c=0:3/9 .2 b=~c,7/1 .",
+        block_size=1,
+    ),
+    case(
+        "evicted",
+        "b took nothing from the cache; the block of positions 0 to 3 was in the cache, which was reset before step 2",
+        "a=0:8/9 .2 reset b=~a,5/1 .",
+    ),
+    case(
         "evicted",
         "b took nothing from the cache; "
         "the block of positions 0 to 3 was in block 0, which was evicted in step 1 for c",

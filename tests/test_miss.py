@@ -9,8 +9,11 @@ import pytest
 
 from nvexplore.engine.engine import Engine
 from nvexplore.engine.events import Admitted
+from nvexplore.engine.miss import explain_miss
+from nvexplore.engine.sequence import Sequence
 from nvexplore.sampling_params import SamplingParams
 from tests.fakes import run_to_end, toy_engine
+from tests.toy_device import ToyDevice
 
 
 def add(engine: Engine, prompt: Iterable[int], max_tokens: int = 1) -> None:
@@ -97,6 +100,71 @@ def test_a_resident_request_that_is_about_to_fill_the_block() -> None:
     assert admission(engine, [*resident.token_ids, 5, 6]) == (8, "in_flight", None, block, None)
     engine.step()  # it decodes: the token is stored
     assert admission(engine, [*resident.token_ids[:12], 5, 6]) == (12, "partial", None, None, None)
+
+
+def resident_and_reset(num_tokens: int, **limits: Any) -> tuple[Engine, Sequence]:
+    """A request that has ``num_tokens`` and goes on, in a cache that was then reset."""
+    engine = toy_engine(32, **limits)
+    resident = engine.add_request(range(20), SamplingParams(max_tokens=20))
+    while resident.num_tokens < num_tokens:
+        engine.step()
+    engine.reset_prefix_cache()
+    return engine, resident
+
+
+@pytest.mark.parametrize("cut", [5, 20, 21])
+def test_blocks_that_a_resident_request_still_holds_after_a_reset(cut: int) -> None:
+    """They are full and nobody is about to fill them: a reset has taken them out of the cache."""
+    engine, resident = resident_and_reset(21)
+    assert admission(engine, [*resident.token_ids[:cut], 5]) == (0, "evicted", None, None, 0)
+
+
+def test_such_blocks_do_not_hide_one_that_is_about_to_be_filled() -> None:
+    """The one in flight was admitted after the reset, and stands behind the one before it."""
+    engine, resident = resident_and_reset(25)
+    second = engine.add_request(range(20), SamplingParams(max_tokens=20))
+    while second.num_tokens < 24:
+        engine.step()
+    assert resident.num_computed_tokens > 24 and len(second.chain) == 5
+    assert admission(engine, [*second.token_ids, 5, 6]) == (20, "in_flight", None, second.block_table[5], None)
+
+
+def test_a_chunk_that_was_forgotten_is_not_in_flight_and_the_next_one_is() -> None:
+    engine = toy_engine(32, max_num_batched_tokens=8, policy="mixed")
+    add(engine, range(20))
+    engine.step()
+    engine.reset_prefix_cache()
+    assert engine.snapshot().sequences.num_computed_tokens == [8]
+    add(engine, range(20))
+    engine.step()
+    record = engine.step(want_record=True).record  # the budget lets the second one in here
+    assert record is not None and record.planned.admitted.miss_cause == ["evicted"]
+
+
+def test_a_block_that_lost_its_entry_to_another_in_the_same_step() -> None:
+    """All prompts have the same hash: each takes the entry of the one before."""
+    plain = toy_engine(16)
+    engine = Engine(plain.limits, plain.runner, hash_function=lambda parent, ids: 7)
+    for first in (0, 50, 0):
+        add(engine, range(first, first + 5))
+    record = engine.step(want_record=True).record
+    assert record is not None
+    admitted = record.planned.admitted
+    assert admitted.miss_cause == ["unseen", "unseen", "evicted"] and admitted.miss_step == [None, None, 0]
+
+
+def test_a_block_whose_last_token_is_in_the_air_is_in_flight() -> None:
+    """Its row counts as computed, but who it belongs to is known when it lands."""
+    engine = toy_engine(32, make_runner=ToyDevice, overlap=True, policy="mixed")
+    resident = engine.add_request(range(6), SamplingParams(max_tokens=12))
+    while resident.num_tokens < 8:
+        engine.advance()
+    assert resident.num_computed_tokens == 8 and len(resident.chain) == 1
+    planned = engine.scheduler  # as the next plan finds it, made ahead
+    late = Sequence(9, [*resident.token_ids, 5], SamplingParams(), request_id="late")
+    hits = planned.blocks.find_prefix(late)
+    miss = explain_miss(late, hits, planned.blocks, planned.queues.running)
+    assert miss == ("in_flight", None, resident.block_table[1], None)
 
 
 @pytest.mark.parametrize(("policy", "expected"), [("prefill_first", "in_flight"), ("mixed", "partial")])

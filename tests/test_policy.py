@@ -138,6 +138,26 @@ def test_the_least_urgent_gives_way_and_comes_back_first_of_its_kind() -> None:
     assert all(map(is_right, (lax, urgent, other)))
 
 
+@pytest.mark.parametrize("policy", ["prefill_first", "mixed"])
+def test_one_that_was_preempted_is_not_overtaken_for_ever_by_those_that_come_later(policy: str) -> None:
+    """An urgent request grows: it takes the blocks of a big one, then those of small ones that had passed that."""
+    engine = toy_engine(7, policy=policy)
+    urgent, big = add(engine, [1] * 4, 25, priority=-1), add(engine, range(20, 35), 12)
+    small: list[Sequence] = []
+    while urgent.num_tokens < 24:
+        if big.num_preemptions and len(small) < 3:
+            small.append(add(engine, [50 + len(small)], 12))
+        engine.step()
+    assert [seq.num_preemptions > 0 for seq in (urgent, big, *small)] == [False, True, True, True, True]
+    waiting = [seq for seq in engine.scheduler.queues.waiting if seq.num_preemptions]
+    assert waiting == [big, *small] and big.num_passed >= 3, "by arrival"
+    finished = []
+    while engine.has_unfinished:
+        finished += engine.step().finished
+        check_invariants(engine)
+    assert finished[:2] == [urgent, big] and all(map(is_right, finished))
+
+
 class ShortestFirst(Policy):
     """A researcher's policy."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from nvexplore.engine.queues import Queues
@@ -55,6 +57,32 @@ def test_a_preempted_one_stands_before_its_priority(priority: int, position: int
     assert len(queues.waiting) == 6
     undo.rollback()
     assert ids(queues.waiting) == [0, 1, 2, 3, 4]
+
+
+def preempt(queues: Queues, seq: Sequence) -> int:
+    seq.num_preemptions += 1
+    return queues.requeue(seq)
+
+
+def test_preempted_ones_stand_in_the_order_of_arrival() -> None:
+    """Whoever was preempted last does not stand before those that came earlier: they would wait for ever."""
+    for order in itertools.permutations(range(4)):
+        queues, undo, _, _ = queues_of(0, 0)
+        for number in order:
+            preempt(queues, make(10 + number))
+        assert ids(queues.waiting) == [10, 11, 12, 13, 0, 1]
+        undo.rollback()
+        assert ids(queues.waiting) == [0, 1]
+
+
+def test_preempted_ones_that_came_later_stand_before_new_ones() -> None:
+    queues, _, waiting, _ = queues_of(0, 0, 1, 1)
+    assert preempt(queues, make(20)) == 0 and preempt(queues, make(20 + 1, 1)) == 3
+    assert preempt(queues, make(9)) == 0 and preempt(queues, make(22)) == 2 and preempt(queues, make(8, 1)) == 5
+    assert ids(queues.waiting) == [9, 20, 22, 0, 1, 8, 21, 2, 3]
+    queues.leave_waiting(waiting[0])
+    assert preempt(queues, waiting[0]) == 0, "it came before all others"
+    assert ids(queues.waiting) == [0, 9, 20, 22, 1, 8, 21, 2, 3]
 
 
 def test_an_empty_queue() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+
 from nvexplore.engine.event_log import EventLog
 from nvexplore.engine.eviction import Eviction, FreeBlocks, make_eviction
 from nvexplore.engine.free_list import FreeList
@@ -26,7 +28,7 @@ class BlockManager:
         self.free = FreeList(limits.num_blocks, undo)
         self.ref_count = [0] * limits.num_blocks
         self.cache = PrefixCache(limits.num_blocks, undo, hash_function or HASH_FUNCTIONS[limits.prefix_hash])
-        # How often requests have shared each block since it was allocated.
+        # How often requests have shared what each block holds; 0 where that has been forgotten.
         self.num_hits = [0] * limits.num_blocks
         self.eviction = make_eviction(limits.eviction)
         self._takes_oldest = type(self.eviction).choose is Eviction.choose
@@ -73,7 +75,7 @@ class BlockManager:
 
     def admit(self, seq: Sequence, hits: list[int]) -> None:
         """Give ``seq`` the cached blocks ``hits``, then new ones for the rest of its tokens."""
-        self._undo.attrs(seq, "block_table", "chain", "num_cached_tokens", "num_computed_tokens")
+        self._undo.attrs(seq, "block_table", "chain", "num_cached_tokens", "num_cached_first", "num_computed_tokens")
         seq.block_table = hits[:]
         seq.chain = [self.cache.link(block) for block in hits]
         if hits:
@@ -86,6 +88,8 @@ class BlockManager:
             self.ref_count[block] += 1
             self._log.note("hit", block, seq.seq_id, None)
         seq.num_cached_tokens = seq.num_computed_tokens = len(hits) * self.block_size
+        if seq.num_preemptions == 0:
+            seq.num_cached_first = seq.num_cached_tokens
         self.grow(seq, seq.num_tokens)
 
     def grow(self, seq: Sequence, num_tokens: int) -> None:
@@ -138,7 +142,8 @@ class BlockManager:
                 return
             link, is_new, replaced = self.cache.register(block, link, token_ids, index, new)
             chain.append(link)
-            if replaced >= 0 and is_told:
+            if replaced >= 0:
+                self._forget_hits(replaced)
                 self._log.note("evicted", replaced, -1, None)
             if is_new and is_told:
                 self._log.note("hashed", block, seq.seq_id, link[0])
@@ -153,11 +158,21 @@ class BlockManager:
         """Forget the cached content of ``block``, if it has any."""
         if self.cache.links[block] is not None:
             self.cache.forget(block)
+            self._forget_hits(block)
             self._log.note("evicted", block, -1, None)
 
     def forget_all(self) -> None:
         """Forget all cached content; the caller notes one event for it."""
-        self.cache.forget(*(block for block, link in enumerate(self.cache.links) if link is not None))
+        cached = [block for block, link in enumerate(self.cache.links) if link is not None]
+        self.cache.forget(*cached)
+        self._forget_hits(*cached)
+
+    def _forget_hits(self, *blocks: int) -> None:
+        """They were hits on what these blocks no longer hold."""
+        for block in blocks:
+            if self.num_hits[block]:
+                self._undo.item(self.num_hits, block)
+                self.num_hits[block] = 0
 
     def hash_of(self, block: int) -> int | None:
         link = self.cache.links[block]
@@ -165,25 +180,27 @@ class BlockManager:
 
     def _choose(self) -> int:
         """The free block that the eviction order names; RuntimeError if it names another."""
-        block = self.eviction.choose(self._free_blocks)
-        if type(block) is not int or not 0 <= block < self.num_blocks or self.ref_count[block]:
-            raise RuntimeError(f"eviction {self.eviction.name!r} chose {block!r}, which is not a free block")
+        choice = self.eviction.choose(self._free_blocks)
+        try:
+            block = -1 if isinstance(choice, bool) else operator.index(choice)
+        except TypeError:
+            block = -1
+        if not 0 <= block < self.num_blocks or self.ref_count[block]:
+            raise RuntimeError(f"eviction {self.eviction.name!r} chose {choice!r}, which is not a free block")
         return block
 
     def _take(self, seq: Sequence, blocks: list[int]) -> None:
         """Give ``seq`` blocks that are no longer on the free list; nobody held them."""
-        links, num_hits, ref_count, table = self.cache.links, self.num_hits, self.ref_count, seq.block_table
+        links, ref_count, table = self.cache.links, self.ref_count, seq.block_table
         self._undo.log((_give_back, ref_count, blocks, table, len(table)))
         cached = []
         for block in blocks:
             if links[block] is not None:
                 cached.append(block)
-            if num_hits[block]:
-                self._undo.item(num_hits, block)
-                num_hits[block] = 0
             ref_count[block] = 1
         if cached:
             self.cache.forget(*cached)
+            self._forget_hits(*cached)
         if self._log.active:
             evicted = set(cached)
             for block in blocks:

@@ -18,7 +18,7 @@ from nvexplore.engine.commit import Committer, StopMatcher
 from nvexplore.engine.event_log import EventLog
 from nvexplore.engine.events import Planned, Snapshot
 from nvexplore.engine.hashing import HashFunction
-from nvexplore.engine.limits import EngineLimits
+from nvexplore.engine.limits import LARGEST_INT, EngineLimits
 from nvexplore.engine.output import StepOutput
 from nvexplore.engine.policy import make_policy
 from nvexplore.engine.record_builder import PlanRecorder
@@ -97,7 +97,7 @@ class Engine:
         """
         params = SamplingParams() if sampling_params is None else sampling_params
         prompt = self.check_request(token_ids, params)
-        check_int("priority", priority)
+        priority = check_int("priority", priority, minimum=-LARGEST_INT - 1, maximum=LARGEST_INT)
         with self._change():
             first = self._requests.add(prompt, params, request_id, self._now(), priority)
             for seq in first.samples:
@@ -195,7 +195,7 @@ class Engine:
         return self._take_snapshot()
 
     def _take_snapshot(self) -> Snapshot:
-        return take_snapshot(self, self._log.next_number, self._now())
+        return take_snapshot(self, self._log, self._now())
 
     def subscribe(self, callback: Subscriber) -> Subscription:
         """Call ``callback`` with a Snapshot now and with each StepRecord from the next step on.

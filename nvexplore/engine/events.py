@@ -117,7 +117,8 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     is_ahead:             planned while the step before was being computed: what that freed did not count yet.
     sync_reason:          why not, in a run whose steps overlap; None also where nothing came before.
     The growth of block tables is the "allocated" and "hit" block events. num_free_blocks, num_running and
-    num_waiting are counted after the plan.
+    num_waiting are counted after the plan, and where it was made ahead after the commit of the step before: so it was
+    while the step ran. What the plan itself knew is in ``waiting``.
     """
 
     number: int | None
@@ -205,6 +206,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="snapsho
     """The whole state between two steps.
 
     step, event: numbers the next step and the next event will carry.
+    num_untold: of the events before ``event`` the last so many are in no record yet: the next one tells them too.
     waiting, running: seq_ids in queue order. free: block ids, the next one to be allocated first.
     ref_count[b], hash[b]: of block b; hash None means that it cannot be hit.
     """
@@ -223,6 +225,12 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="snapsho
     ref_count: list[int]
     hash: list[int | None]
     free: list[int]
+    num_untold: int = 0
+
+    @property
+    def told(self) -> int:
+        """Number of the first event that no record has told. What a failed landing gave up counts as told."""
+        return self.event - self.num_untold
 
     def same_state(self, other: Snapshot) -> bool:
         """Equal in everything but the clock."""

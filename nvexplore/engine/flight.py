@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from nvexplore.engine.batch import Launched, ScheduledBatch
 from nvexplore.engine.event_log import Event
 from nvexplore.engine.events import Planned
 from nvexplore.engine.sequence import SequenceStatus
+from nvexplore.engine.undo import UndoLog
 
 PREFILL, DECODE = SequenceStatus.PREFILL, SequenceStatus.DECODE
 
@@ -54,6 +58,20 @@ def ground(batch: ScheduledBatch) -> None:
     for seq, start, is_prefill in zip(batch.seqs, batch.starts, batch.is_prefill, strict=True):
         seq.num_computed_tokens = start
         seq.status = PREFILL if is_prefill else DECODE
+
+
+def count_again(flights: Iterable[Flight], landed: Flight, num_freed: int, num_left: int, undo: UndoLog) -> None:
+    """``landed`` has freed blocks and ended sequences. Plans made before that count them from here on.
+
+    Records tell the plan of a step after the commit of the one before, and its counts must be of that moment too.
+    """
+    for flight in flights:
+        planned = flight.plan.planned
+        if flight is landed or planned is None or not (num_freed or num_left):
+            continue
+        free, running = planned.num_free_blocks + num_freed, planned.num_running - num_left
+        undo.attr(flight.plan, "planned")
+        flight.plan.planned = replace(planned, num_free_blocks=free, num_running=running)
 
 
 def put_back(flights: deque[Flight], flight: Flight) -> None:

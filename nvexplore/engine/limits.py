@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from nvexplore.checks import check_int
+from nvexplore.checks import check_int, check_text
 from nvexplore.engine.eviction import Eviction, make_eviction
 from nvexplore.engine.hashing import HASH_FUNCTIONS
 from nvexplore.engine.policy import Policy, make_policy
 
+LARGEST_INT = 2**63 - 1
+"""Whatever a caller gives is at most so large: records, hashes and tensors have no room for more."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineLimits:
-    """Every limit and choice the scheduler and the block manager obey; the numbers are plain ints, all >= 1.
+    """Every limit and choice the scheduler and the block manager obey; the numbers become plain ints, all >= 1.
 
     num_blocks:             physical KV blocks in the pool.
     block_size:             tokens a block.
@@ -41,13 +44,15 @@ class EngineLimits:
             elif field.name == "eviction":
                 make_eviction(value)
             elif field.name == "prefix_hash":
+                value = check_text(field.name, value)
                 if value not in HASH_FUNCTIONS:
                     raise ValueError(f"prefix_hash={value!r}: must be one of {', '.join(map(repr, HASH_FUNCTIONS))}")
+                object.__setattr__(self, field.name, value)
             elif field.name == "enable_prefix_caching":
                 if not isinstance(value, bool):
                     raise TypeError(f"enable_prefix_caching={value!r}: must be True or False")
             else:
-                check_int(field.name, value, minimum=1)
+                object.__setattr__(self, field.name, check_int(field.name, value, minimum=1, maximum=LARGEST_INT))
 
     def blocks_for(self, num_tokens: int) -> int:
         """How many blocks hold ``num_tokens`` tokens."""

@@ -17,7 +17,8 @@ class Miss(NamedTuple):
            "bypassed"  the request asks for prompt_logprobs: its prompt is computed whatever the cache holds
            "in_flight" a resident request has the same tokens there, but has not been scheduled that far yet; block_id
                        is None while it has no block for them
-           "evicted"   the block was in the cache and was evicted in ``step``
+           "evicted"   the block was in the cache and was evicted in ``step``, or forgotten after it in a reset; a
+                       resident request may hold it all the same
            "differs"   ``block_id`` begins alike (it follows the same prefix); the first other token is at ``position``
            "unseen"    nothing in the cache follows this prefix with the same first token
     """
@@ -41,8 +42,9 @@ def explain_miss(seq: Sequence, hits: list[int], blocks: BlockManager, resident:
         return Miss("partial")
     wanted, salt = seq.token_ids[start:end], seq.sampling_params.cache_salt
     for other in resident:
-        is_alike = other.sampling_params.cache_salt == salt and other.num_tokens >= end
-        if is_alike and other.token_ids[:end] == seq.token_ids[:end]:
+        # What has been registered once and is not hit was forgotten: nobody is about to fill it.
+        is_due = len(other.chain) <= len(hits) and other.num_tokens >= end
+        if is_due and other.sampling_params.cache_salt == salt and other.token_ids[:end] == seq.token_ids[:end]:
             # With one token a block, that of its newest token is allocated only when the request decodes again.
             table = other.block_table
             return Miss("in_flight", block_id=table[len(hits)] if len(table) > len(hits) else None)

@@ -3,16 +3,52 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
+from collections.abc import Sequence as SequenceOf
+from typing import overload
 
 from nvexplore.engine.sequence import Sequence
 from nvexplore.engine.undo import UndoLog
 
 
+class QueueView(SequenceOf[Sequence]):
+    """A queue to look at, as a list that cannot be changed; it follows the queue. Slices are lists of their own."""
+
+    __slots__ = ("_queue",)
+
+    def __init__(self, queue: deque[Sequence]) -> None:
+        self._queue = queue
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    @overload
+    def __getitem__(self, index: int) -> Sequence: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Sequence]: ...
+    def __getitem__(self, index: int | slice) -> Sequence | list[Sequence]:
+        return list(self._queue)[index] if isinstance(index, slice) else self._queue[index]
+
+    # Of these the base class would make do with the two above, item by item.
+    def __iter__(self) -> Iterator[Sequence]:
+        return iter(self._queue)
+
+    def __reversed__(self) -> Iterator[Sequence]:
+        return reversed(self._queue)
+
+    def __contains__(self, seq: object) -> bool:
+        return seq in self._queue
+
+
 class Queues:
-    """waiting: by priority (lower first), preempted before new, then arrival; running: oldest admission first."""
+    """waiting: by priority (lower first), preempted before new, then arrival; running: oldest admission first.
+
+    view: of the waiting queue, for those who may not change it.
+    """
 
     def __init__(self, undo: UndoLog) -> None:
         self.waiting: deque[Sequence] = deque()
+        self.view = QueueView(self.waiting)
         self.running: list[Sequence] = []
         self._undo = undo
 
@@ -26,10 +62,13 @@ class Queues:
         return position
 
     def requeue(self, seq: Sequence) -> int:
-        """Put a preempted sequence before all of its priority; returns its position."""
+        """Put a preempted sequence before all new ones of its priority, and in their order of arrival among those that
+        were preempted too; returns its position.
+        """
         position = 0
+        place = seq.priority, False, seq.seq_id
         for other in self.waiting:
-            if other.priority >= seq.priority:
+            if (other.priority, other.num_preemptions == 0, other.seq_id) > place:
                 break
             position += 1
         self._insert(position, seq)

@@ -17,7 +17,7 @@ def drop_overwritten(dirty: list[int], blocks: BlockManager, scheduler: Schedule
     for block in dirty:
         blocks.evict(block)
     spoilt = set(dirty)
-    for seq in scheduler.queues.running[::-1]:  # newest first, so that the oldest ends up at the head of the queue
+    for seq in scheduler.queues.running[::-1]:  # newest first, so that the blocks of the oldest are evicted last
         if not spoilt.isdisjoint(seq.block_table):
             scheduler.preempt(seq, cause=-1)
 

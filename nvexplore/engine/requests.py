@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from nvexplore.checks import check_int, check_ints
-from nvexplore.engine.limits import EngineLimits
+from nvexplore.checks import check_int, check_ints, check_text
+from nvexplore.engine.limits import LARGEST_INT, EngineLimits
 from nvexplore.engine.sequence import Sequence
 from nvexplore.engine.undo import UndoLog
 from nvexplore.sampling_params import SamplingParams
@@ -22,7 +22,7 @@ class Requests:
         self._eos_token_ids = eos_token_ids
         self._undo = undo
         self._next_seq_id = 0
-        # The samples of requests that have more than one, for as long as any of them lives.
+        # The samples of requests that have more than one, for as long as any of them lives: so long all have their ids.
         self._families: dict[str, tuple[Sequence, ...]] = {}
 
     def add(
@@ -81,15 +81,20 @@ class Requests:
             request_id = str(self._next_seq_id)
             while any(self._is_used(each) for each in _sample_ids(request_id, n)):  # somebody chose this as a name
                 request_id += "'"
-        if not isinstance(request_id, str):
-            raise TypeError(f"request_id={request_id!r}: must be a str, not {type(request_id).__name__}")
+        request_id = check_text("request_id", request_id)
         for each in _sample_ids(request_id, n):
             if self._is_used(each):
-                raise ValueError(f"request_id={each!r}: a live request has this id already")
+                raise ValueError(
+                    f"request_id={each!r}: a live request has this id already"
+                    + ", or had it for a sample that has ended" * (each not in self.live)
+                )
         return request_id
 
     def _is_used(self, request_id: str) -> bool:
-        return request_id in self.live or request_id in self._families
+        if request_id in self.live or request_id in self._families:
+            return True
+        family = self._families.get(request_id.rpartition("#")[0], ())
+        return any(seq.request_id == request_id for seq in family)
 
 
 def _sample_ids(request_id: str, n: int) -> list[str]:
@@ -111,7 +116,7 @@ def check_request(
         raise TypeError(f"token_ids={token_ids!r}: must be integers; text is for LLM.add_request")
     if params.stop and not knows_text:
         raise ValueError(f"stop={params.stop!r}: this engine has no stop_matcher, so it finds no strings; LLM has one")
-    top = None if vocab_size is None else vocab_size - 1
+    top = LARGEST_INT if vocab_size is None else vocab_size - 1
     for i, token_id in enumerate(params.stop_token_ids):
         check_int(f"stop_token_ids[{i}]", token_id, maximum=top)
     prompt = check_ints("token_ids", token_ids, minimum=0, maximum=top)

@@ -14,7 +14,7 @@ from nvexplore.engine.block_manager import BlockManager
 from nvexplore.engine.event_log import EventLog
 from nvexplore.engine.limits import EngineLimits
 from nvexplore.engine.miss import explain_miss
-from nvexplore.engine.policy import Policy
+from nvexplore.engine.policy import Policy, check_counts
 from nvexplore.engine.queues import Queues
 from nvexplore.engine.sequence import Sequence, SequenceStatus
 from nvexplore.engine.undo import UndoLog
@@ -91,12 +91,20 @@ class Scheduler:
     def _admit_waiting(self, batch: ScheduledBatch, budget: int) -> None:
         """Admit requests in the policy's order, past at most ``lookahead`` that lack blocks."""
         policy = self.policy
+        lookahead, max_passed = check_counts(policy)
+        order = policy.admission_order(self.queues.view)
+        try:
+            reached = islice(order, lookahead + budget + 1)
+        except TypeError as error:
+            answer = f"{order!r} as admission_order, which is no iterable"
+            raise RuntimeError(f"policy {policy.name!r} returned {answer}") from error
         passed: list[Sequence] = []
         # A copy of what can be reached in one step: admission takes requests out of the queue that is walked.
-        most = policy.lookahead + budget + 1
-        for seq in list(islice(policy.admission_order(self.queues.waiting), most)):
+        for seq in list(reached):
             if seq not in self.queues.waiting:
                 raise RuntimeError(f"policy {policy.name!r} named {seq!r} for admission, which does not wait")
+            if seq in passed:
+                raise RuntimeError(f"policy {policy.name!r} named {seq!r} for admission twice")
             why = self._admit(seq, budget)
             if why is None:
                 for other in passed:
@@ -105,7 +113,7 @@ class Scheduler:
                 budget -= self._chunk(batch, seq, budget)
                 continue
             batch.blocked.append(why)
-            if why.reason != "free_blocks" or seq.num_passed >= policy.max_passed or len(passed) >= policy.lookahead:
+            if why.reason != "free_blocks" or seq.num_passed >= max_passed or len(passed) >= lookahead:
                 return
             passed.append(seq)
 
@@ -199,7 +207,7 @@ class Scheduler:
         while not len(self.blocks.free):
             safe = {other.seq_id for other in scheduled}
             candidates = [other for other in self.queues.running if other.seq_id not in safe]
-            victim = self.policy.victim(candidates, seq)
+            victim = self.policy.victim(candidates[:], seq)
             if victim not in candidates:
                 raise RuntimeError(f"policy {self.policy.name!r} named {victim!r} as victim, which is no candidate")
             self.preempt(victim, cause=seq.seq_id)

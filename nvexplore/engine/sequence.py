@@ -26,6 +26,7 @@ class Sequence:
 
     token_ids:            prompt, then completion.
     num_cached_tokens:    taken from the prefix cache at the last admission.
+    num_cached_first:     taken from it at the first one, when there were tokens of the prompt alone.
     num_computed_tokens:  tokens whose KV is present in the pool (cached ones included).
     block_table:          physical block ids in logical order.
     chain:                one entry a full block whose content is known to the prefix cache: (hash, registration).
@@ -58,6 +59,7 @@ class Sequence:
         "logprobs",
         "may_end_at",
         "needs_host",
+        "num_cached_first",
         "num_cached_tokens",
         "num_computed_tokens",
         "num_passed",
@@ -96,6 +98,7 @@ class Sequence:
         self.token_ids = token_ids
         self.num_prompt_tokens = len(token_ids)
         self.num_cached_tokens = 0
+        self.num_cached_first = 0
         self.num_computed_tokens = 0
         self.num_preemptions = 0
         self.num_passed = 0

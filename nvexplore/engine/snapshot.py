@@ -8,15 +8,17 @@ from nvexplore.engine.events import SequenceColumns, Snapshot
 
 if TYPE_CHECKING:
     from nvexplore.engine.engine import Engine
+    from nvexplore.engine.event_log import EventLog
 
 
-def take_snapshot(engine: Engine, event: int, now: float) -> Snapshot:
-    """The state between two steps. event: number of the next event; now: seconds since the engine started."""
+def take_snapshot(engine: Engine, log: EventLog, now: float) -> Snapshot:
+    """The state between two steps. log: of its events; now: seconds since the engine started."""
     limits, blocks, scheduler = engine.limits, engine.blocks, engine.scheduler
     seqs = sorted(engine.live.values(), key=lambda seq: seq.seq_id)
     return Snapshot(
         step=engine.next_step,
-        event=event,
+        event=log.next_number,
+        num_untold=len(log.events),
         time=now,
         block_size=limits.block_size,
         num_blocks=limits.num_blocks,

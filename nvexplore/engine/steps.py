@@ -20,7 +20,7 @@ from nvexplore.engine.batch import OverlappingRunner, Runner
 from nvexplore.engine.commit import Committer
 from nvexplore.engine.event_log import Event, EventLog
 from nvexplore.engine.events import Snapshot, StepRecord
-from nvexplore.engine.flight import Flight, Plan, ground, lift, put_back
+from nvexplore.engine.flight import Flight, Plan, count_again, ground, lift, put_back
 from nvexplore.engine.output import StepOutput
 from nvexplore.engine.record_builder import PlanRecorder, build_before, build_committed, renumbered
 from nvexplore.engine.recovery import drop_overwritten, give_up
@@ -216,12 +216,13 @@ class Steps:
 
     def _land(self, flight: Flight) -> None:
         log, clock, plan = self._log, time.perf_counter_ns, flight.plan
-        result = flight.launched.wait()
-        landed = clock()
+        result, landed = flight.launched.wait(), clock()
         self._begin()
         log.active, log.events = plan.planned is not None, []
+        free, num_free = self._scheduler.blocks.free, len(self._scheduler.blocks.free)
         seq_ids, token_ids, finished = self._committer.land(plan.batch, result)
         self._requests.leave(*finished)
+        count_again(self.flights, flight, len(free) - num_free, len(finished), self._undo)
         if plan.planned is None:
             return
         first = log.base + len(plan.events)

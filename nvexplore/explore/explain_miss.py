@@ -118,7 +118,9 @@ class _Miss:
         wanted = self.seq.token_ids[: self.end]
         others = [self.moment.before.sequences[i] for i in self.moment.before.running]
         others += [after.sequences[i] for i in self._admitted.seq_id[: self._place] if i in after.sequences]
-        same = (other.seq_id for other in others if other.token_ids[: self.end] == wanted)
+        # Whoever has a block for them has filled it: it was in the cache and is there no more.
+        lacking = (other for other in others if len(other.block_table) <= self.index)
+        same = (other.seq_id for other in lacking if other.token_ids[: self.end] == wanted)
         owner = next(iter(self.moment.before.owners.get(block, ())), None) if block is not None else None
         owner = owner if owner is not None else next(same, None)
         who: Parts = ("another request",) if owner is None else fill("{who}", who=self.moment.ref(owner))
