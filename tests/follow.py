@@ -10,6 +10,7 @@ import pytest
 from nvexplore.engine.engine import Engine
 from nvexplore.engine.events import Snapshot, StepRecord
 from nvexplore.engine.sequence import Sequence
+from nvexplore.explore.frames._ledger import BlockLedger
 from nvexplore.explore.state import State
 from nvexplore.sampling_params import SamplingParams
 from tests.fakes import check_invariants, free_run, toy_engine
@@ -37,6 +38,7 @@ class Follower:
         self.items: list[Snapshot | StepRecord] = []
         self.told: dict[int, list[int]] = {}
         self._state: State | None = None
+        self._ledger: BlockLedger | None = None
 
     def __call__(self, item: Snapshot | StepRecord) -> None:
         if isinstance(item, Snapshot):
@@ -49,17 +51,22 @@ class Follower:
         seqs = item.sequences
         columns = zip(seqs.seq_id, seqs.num_prompt_tokens, seqs.token_ids, strict=True)
         self.told |= {seq_id: token_ids[num_prompt:] for seq_id, num_prompt, token_ids in columns}
-        self._state = State(item)
+        self._state, self._ledger = State(item), BlockLedger(item)
 
     def _go_on(self, record: StepRecord) -> None:
-        state = self._state
-        assert state is not None, "a record before the snapshot"
+        state, ledger, planned = self._state, self._ledger, record.planned
+        assert state is not None and ledger is not None, "a record before the snapshot"
         if record.step < state.step:  # a snapshot that was asked for meanwhile has it
             return
         # What a failed landing gave up is in the snapshot that followed, and in the next record too.
         new = [number for number in numbers_of(record) if number >= state.event]
         assert new == list(range(state.event, record.event)), "numbers of events"
+        ledger.plan(record, state.event)
+        assert planned.num_free_blocks == state.num_blocks - ledger.num_used, "free blocks while it ran"
+        ledger.commit(record)
         state.apply(record)
+        assert planned.num_running == len(state.running) + len(record.committed.finished_seq_id)
+        assert planned.num_waiting == len(state.waiting)
         for seq_id, token_id in zip(record.committed.seq_id, record.committed.token_id, strict=True):
             self.told.setdefault(seq_id, []).append(token_id)
 

@@ -11,8 +11,9 @@ import pytest
 from nvexplore.engine.engine import Engine
 from nvexplore.explore import contents as contents_module
 from nvexplore.explore.contents import Contents, contents_of
+from nvexplore.explore.frames import prefix_hits
 from nvexplore.explore.prefix_tree import PrefixTree, largest, prefix_tree
-from nvexplore.explore.prefixes import UNKNOWN, Node
+from nvexplore.explore.prefixes import UNKNOWN, Filled, Node
 from nvexplore.explore.recorder import Recorder
 from tests.situations import Scene
 from tests.test_explain_parts import random_scene, some_request
@@ -228,6 +229,86 @@ def test_old_contents_are_forgotten_with_the_records(monkeypatch: pytest.MonkeyP
     first = scene.recorder.first_step
     assert first is not None
     assert len(known.cached(scene.recorder.state_at(first))) == 6 - 1
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("seed", range(4))
+def test_forgetting_hits_keeps_their_number(seed: int, overlap: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with contents that never forget, in every kept step, of every block; and few are kept."""
+    num_forgotten = 0
+    for number in range(seed, 24, 4):
+        work, recorder = make_workload(number, overlap=overlap), Recorder(16, snapshot_every=2)
+        work.requests = [request for request in work.requests for _ in range(4)]
+        work.engine.subscribe(recorder)
+        whole, small = Contents(), Contents()
+
+        def compare(
+            engine: Engine, recorder: Recorder = recorder, whole: Contents = whole, small: Contents = small
+        ) -> None:
+            whole.follow(recorder)
+            with monkeypatch.context() as patch:
+                patch.setattr(contents_module, "FIRST_PRUNING", 4)
+                small._prune_at = min(small._prune_at, 4)
+                small.follow(recorder)
+            for record in recorder.records[:: max(1, len(recorder) - 1)]:
+                state = recorder.state_at(record.step)
+                cached = whole.cached(state)
+                assert small.cached(state).keys() == cached.keys()
+                for block, filled in cached.items():
+                    assert small.num_hits(block, filled, state.event) == whole.num_hits(block, filled, state.event)
+
+        run_workload(work, compare)
+        assert small._num_hits == sum(map(len, small._hits.values()))
+        num_forgotten += whole._num_hits - small._num_hits
+    assert num_forgotten > 20
+
+
+def test_blocks_that_are_often_hit_and_never_filled_anew_take_no_more_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contents_module, "FIRST_PRUNING", 8)
+    scene = Scene("", num_blocks=16)
+    scene.recorder = Recorder(8, snapshot_every=2)
+    scene.engine.subscribe(scene.recorder)
+    for i in range(60):
+        scene.play(f"r{i}=0:21/1 .")
+        known = contents_of(scene.recorder)
+        assert known._num_hits == sum(map(len, known._hits.values())) <= 100
+    state = scene.recorder.state
+    assert [known.num_hits(block, filled, state.event) for block, filled in known.cached(state).items()] == [59] * 5
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_the_frame_of_admissions_names_who_filled_the_first_block_hit(overlap: bool) -> None:
+    in_the_same_plan = 0
+    for seed in range(40):
+        work, recorder = make_workload(seed, overlap=overlap), Recorder()
+        work.requests = [request for request in work.requests for _ in range(3)]
+        work.engine.subscribe(recorder)
+        run_workload(work)
+        known = contents_of(recorder)
+        admissions = {(row.step, row.seq_id): row for row in prefix_hits(recorder).itertuples()}
+        for record in recorder:
+            events, first = record.planned.blocks, dict[int, Filled | None]()
+            for kind, block, seq_id, event in zip(
+                events.kind, events.block_id, events.seq_id, events.number, strict=True
+            ):
+                if kind == "hit":
+                    first.setdefault(seq_id, known.content(block, event))
+            for seq_id in record.planned.admitted.seq_id:
+                row, filled = admissions[record.step, seq_id], first.get(seq_id)
+                assert (row.num_hit_blocks > 0) == (filled is not None)
+                assert filled is None or row.first_owner == filled.seq_id
+                in_the_same_plan += filled is not None and filled.step == record.step
+    assert in_the_same_plan > 5
+
+
+def test_a_block_filled_and_hit_in_one_plan_has_the_new_owner() -> None:
+    """Whether another had filled it before, nobody had, or it was filled by the same plan for the first time."""
+    scene = Scene("old=9,9,9,9,8,8,8,8,7/1 . mid=6:15/1 .", num_blocks=6, max_num_batched_tokens=64)
+    scene.play("b=1:10/1 c=1:10/1 .")
+    frame = prefix_hits(scene.recorder)
+    names = dict(zip(frame["seq_id"], frame["request_id"], strict=True))
+    assert frame["num_hit_blocks"].tolist() == [0, 0, 0, 2]
+    assert names[frame["first_owner"].iloc[-1]] == "b"
 
 
 def test_contents_go_with_their_recorder() -> None:

@@ -299,10 +299,10 @@ def test_texts_are_cut_and_without_a_tokenizer_ids_are_shown(comms: list[Recorde
 
 def test_hostile_request_ids_travel_as_text(comms: list[RecordedComm]) -> None:
     engine = toy_engine(16, 4)
-    name = "</script><b>\u202e\ud800"
+    name = "</script><b>\u202e\ufdd0"
     engine.add_request([1, 2], SamplingParams(max_tokens=5), request_id=name)
     explorer = displayed(engine)
     engine.step()
     explorer.flush()
     frame = comm_of(explorer).messages()[0]
-    assert frame["names"] == [(0, "</script><b>\u202e?")]
+    assert frame["names"] == [(0, name)]

@@ -116,3 +116,26 @@ def test_a_kernel_that_restarts_leaves_the_last_state_and_says_so(notebook: tupl
     page.locator(".nvx-warnings").nth(1).wait_for()
     assert page.locator(".nvx-warnings").all_inner_texts() == [expected] * 2
     wait_for_both(page)
+
+
+START = """(code) => {
+  window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.requestExecute({ code }); }"""
+BUSY = "the kernel is busy and has not answered yet: this is the last state it sent, after step 119"
+
+
+def test_a_kernel_that_is_only_busy_is_not_gone(notebook: tuple[LabNotebook, Path]) -> None:
+    """Run All where a cell behind the view blocks, as one does that loads a model: nothing is taken away by it."""
+    lab, _ = notebook
+    lab.run_all()
+    page = lab.page
+    page.locator(".nvx-controls[data-step='120']").wait_for()
+    page.locator(".nvx-buttons").wait_for()
+    block = "import ctypes; ctypes.PyDLL(None).sleep(12)"  # it holds on to all threads of Python
+    page.evaluate(START, block)
+    page.click("[data-command=step]")  # and what is pressed meanwhile is not lost
+    page.locator(".nvx-warnings").first.wait_for()
+    assert page.locator(".nvx-warnings").all_inner_texts() == [BUSY] * 2
+    assert page.locator(".nvx-buttons").is_visible()
+    page.locator(".nvx-controls[data-step='121']").wait_for()
+    page.locator(".nvx-warnings").first.wait_for(state="detached")
+    assert page.locator(".nvx-buttons").is_visible() and lab.errors == []

@@ -49,6 +49,7 @@ def test_j08_a_page_whose_kernel_is_gone_keeps_the_last_state_and_says_so(bridge
     assert warning_of(bridge) == "" and bridge.page.locator("[data-command='run']").is_visible()
     bridge.open()
     bridge.explorer.on_msg(Explorer._on_message, remove=True)  # nobody answers the page
+    bridge.page.evaluate("() => { model.comm_live = false }")  # and that it knows, as a saved page does
     bridge.page.evaluate("names => show(names)", [])
     expected = "no kernel answers: this is the last state it sent, after step 19; run the cells again to go on"
     wait_for(bridge, lambda: warning_of(bridge) == expected, seconds=15)

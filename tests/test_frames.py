@@ -13,10 +13,12 @@ from nvexplore.engine.events import SlotSpans, Snapshot, StepRecord
 from nvexplore.explore import frames
 from nvexplore.explore.frames._ledger import BlockLedger
 from nvexplore.explore.recorder import Recorder
+from nvexplore.explore.step_numbers import NUMBERS
 from nvexplore.sampling_params import SamplingParams
 from tests import hand_made
 from tests.fakes import run_to_end, toy_engine
 from tests.hand_made import A, B, C, D, E, F
+from tests.toy_device import ToyDevice
 from tests.workloads import make_workload, run_workload
 
 NAMES = list(frames.COLUMNS)
@@ -377,6 +379,39 @@ def test_random_runs_add_up(seed: int) -> None:
             assert row.num_preemptions == seq.num_preemptions
             assert row.finish_reason == seq.finish_reason
     check_schedule(schedule, recorder)
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("seed", range(20))
+def test_the_counts_of_a_step_are_of_one_moment(seed: int, overlap: bool) -> None:
+    """While it ran: after its plan and, where that was made ahead, after the commit of the step before."""
+    work, recorder = make_workload(seed, overlap=overlap), Recorder()
+    pool = work.engine.limits.num_blocks
+    work.engine.subscribe(recorder)
+    run_workload(work)
+    table = frames.steps(recorder)
+    assert (table.num_used_blocks + table.num_free_blocks == pool).all()
+    assert (table.num_cached_blocks <= table.num_free_blocks).all()
+    assert (table.num_shared_blocks <= table.num_used_blocks).all()
+    for record, row in zip(recorder, table.itertuples(), strict=True):
+        after = recorder.state_at(record.step)
+        assert row.num_running == len(after.running) + row.num_finished
+        assert row.num_waiting == len(after.waiting)
+        for name in ("num_running", "num_waiting", "num_free_blocks"):  # a breakpoint sees the same
+            assert NUMBERS[name](record) == getattr(row, name), name
+
+
+def test_a_record_that_counts_its_free_blocks_earlier_gives_the_same_counts() -> None:
+    """Records of old recordings told of a plan made ahead what its scheduler had seen."""
+    engine, recorder = toy_engine(16, 4, make_runner=ToyDevice, overlap=True), Recorder()
+    engine.subscribe(recorder)
+    engine.add_request(range(30), SamplingParams(max_tokens=2))
+    engine.add_request([7, 8], SamplingParams(max_tokens=5))
+    while engine.has_unfinished:
+        engine.advance()
+    (snapshot, records), *_ = recorder.segments
+    old = [msgspec.structs.replace(r, planned=msgspec.structs.replace(r.planned, num_free_blocks=3)) for r in records]
+    pd.testing.assert_frame_equal(frames.steps([snapshot, *old]), frames.steps(recorder))
 
 
 def check_schedule(schedule: pd.DataFrame, recorder: Recorder) -> None:

@@ -24,6 +24,7 @@ from nvexplore.sampling_params import SamplingParams
 from tests import hand_made
 from tests.conftest import RunPython
 from tests.fakes import toy_engine
+from tests.toy_device import ToyDevice
 
 ROOT = Path(__file__).parents[1]
 PLOTS: list[tuple[Callable[..., Axes], str]] = [
@@ -74,6 +75,27 @@ def test_memory_areas_add_up_to_the_pool(by_hand: dict[str, pd.DataFrame]) -> No
             assert (y.min(), y.max()) == (bottom, bottom + height)
             bottom += height
         assert bottom == hand_made.NUM_BLOCKS
+
+
+def test_memory_areas_add_up_where_steps_overlap() -> None:
+    """Four long requests end while the plan that follows has been made: no area gets a negative height."""
+    engine, recorder = toy_engine(64, 4, make_runner=ToyDevice, overlap=True, max_num_batched_tokens=256), Recorder()
+    engine.subscribe(recorder)
+    for i in range(4):
+        engine.add_request(range(100 * i, 100 * i + 40), SamplingParams(max_tokens=4))
+    engine.add_request(range(900, 908), SamplingParams(max_tokens=12))
+    while engine.has_unfinished:
+        engine.advance()
+    frame = frames.steps(recorder)
+    assert sum(record.planned.is_ahead for record in recorder) == 11 and frame["num_finished"].max() == 4
+    for step in frame["step"]:
+        bottom = 0.0
+        for area in plot_memory(frame[frame["step"] == step]).collections:
+            for path in area.get_paths():
+                y = path.vertices[:, 1]
+                assert y.min() == bottom < y.max() or y.min() == y.max() == bottom
+                bottom = y.max()
+        assert bottom == 64, step
 
 
 def test_memory_follows_each_step_and_leaves_gaps_white(by_hand: dict[str, pd.DataFrame]) -> None:
@@ -128,7 +150,7 @@ def test_throughput_without_pauses(by_hand: dict[str, pd.DataFrame]) -> None:
 
 
 def test_throughput_without_step_times_uses_the_time_between_steps(by_hand: dict[str, pd.DataFrame]) -> None:
-    frame = by_hand["steps"].assign(plan_us=0.0, run_us=0.0, commit_us=0.0)
+    frame = by_hand["steps"].assign(plan_us=0.0, run_us=0.0, commit_us=0.0, work_us=0.0)
     begin, end = intervals(frame, "wall")
     assert (end - begin).tolist() == pytest.approx([1e-9, *[1.0] * 8])
 

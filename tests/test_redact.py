@@ -45,7 +45,7 @@ STRUCTURE = {
     *("prefill_backend", "decode_backend", "is_ahead", "sync_reason", "finished_number", "finished_seq_id", "event"),
     *("finish_reason", "plan_ns", "run_ns", "commit_ns", "device_ns", "version", "step", "time", "before", "planned"),
     *("committed", "status", "num_prompt_tokens", "num_computed_tokens", "num_preemptions", "block_table", "type"),
-    *("block_size", "num_blocks", "max_num_seqs", "running", "sequences", "ref_count", "free"),
+    *("block_size", "num_blocks", "max_num_seqs", "running", "sequences", "ref_count", "free", "num_untold"),
 }
 """And those in which no word of a request can be."""
 

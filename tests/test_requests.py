@@ -15,7 +15,7 @@ from nvexplore.notebook.tally import Tally
 from nvexplore.sampling_params import SamplingParams
 from tests.fakes import toy_engine
 
-WATCHED = ("requests.py", "tally.py", "lifecycle.py")
+WATCHED = ("requests.py", "finished.py", "tally.py", "lifecycle.py")
 
 
 def stream() -> list[Snapshot | StepRecord]:

@@ -222,9 +222,9 @@ def test_numbers_are_those_of_the_frame_of_steps() -> None:
     records = [item for item in items if isinstance(item, StepRecord)]
     for name, of in NUMBERS.items():
         assert list(map(of, records)) == [None if pd.isna(value) else value for value in frame[name]], name
-    # What is left out needs the whole state.
+    # What is left out needs the whole state, or the end of the step before.
     assert set(COLUMNS["steps"]) - set(NUMBERS) == {
-        *("num_recompute_tokens", "num_used_blocks", "num_shared_blocks", "num_cached_blocks"),
+        *("num_recompute_tokens", "num_used_blocks", "num_shared_blocks", "num_cached_blocks", "work_us"),
     }
 
 

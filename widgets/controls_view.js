@@ -23,17 +23,14 @@ export function mountControlsView(store, el) {
   const status = make("span", { className: "nvx-status", role: "status" }),
     notice = make("span", { className: "nvx-notice", role: "alert" }),
     bar = make("span", { className: "nvx-buttons", role: "group", "aria-label": "Engine" });
-  let counted = "", // what facts, numbers and bar show
-    asked = null; // a command that the engine has not answered yet
+  let counted = ""; // what facts, numbers and bar show
   const buttons = Object.fromEntries(
     BUTTONS.map(([name, label, title]) => {
       const button = make("button", { type: "button", title, "data-command": name }, icon(ICONS[name]), label);
       button.addEventListener("click", () => {
         if (button.getAttribute("aria-disabled") === "true") return;
-        if (name !== "step") asked = name;
+        store.press(name);
         answer(); // at once: the next frame may be long in coming
-        store.host.command(name);
-        drawn.ask();
       });
       bar.append(button);
       return [name, button];
@@ -57,7 +54,8 @@ export function mountControlsView(store, el) {
 
   /** What the buttons and the line beside them say now. */
   function answer() {
-    const isRunning = store.status === "running";
+    const isRunning = store.status === "running",
+      { asked } = store;
     const able = { run: !isRunning && !asked, pause: isRunning && asked !== "pause", step: !isRunning && !asked };
     for (const [name, button] of Object.entries(buttons)) button.setAttribute("aria-disabled", !able[name]);
     const text = asked === "pause" && isRunning ? "pausing …" : plain(store.status);
@@ -72,7 +70,8 @@ export function mountControlsView(store, el) {
     answer();
     cursor.update();
     stops.update();
-    if (notice.textContent !== plain(store.notice)) notice.textContent = plain(store.notice);
+    const told = [store.notice, store.refused].filter(Boolean).map(plain).join("; ");
+    if (notice.textContent !== told) notice.textContent = told;
     const [where, meaning] = cursorWords(store) ?? [count(store.step, "step"), ""];
     if (step.textContent !== where + meaning) step.replaceChildren(where, make("span", {}, meaning));
     root.dataset.past = store.isPast;
@@ -105,11 +104,7 @@ export function mountControlsView(store, el) {
   }
 
   const drawn = drawing(root, draw),
-    leave = store.subscribe(() => {
-      // Here and not in draw: a run may be over before it is drawn.
-      if (asked && (store.status === "running") === (asked === "run")) asked = null;
-      drawn.ask();
-    });
+    leave = store.subscribe(drawn.ask);
   return () => {
     leave();
     drawn.stop();

@@ -4,12 +4,12 @@ import { unfolded, whole } from "./wire.js";
 import { Store } from "./store.js";
 import { plain } from "./words.js";
 import { make } from "./kit.js";
+import { pulse } from "./pulse.js";
 import { moreViews, mountDashboard, mountViews } from "./dashboard.js";
 
 const EXPLORERS = Symbol.for("nvexplore.explorers");
 const LONGEST_ANSWER = 10_000,
   MOST_QUESTIONS = 64,
-  SILENCE = 5_000, // after so many milliseconds nobody is there who answers
   CURSOR_EVERY = 100; // a slider that is dragged moves the cursor at each frame; Python hears of it less often
 
 /** Questions to Python, by number; the numbers begin with something only this page has. */
@@ -87,7 +87,7 @@ export function connect(model) {
       return true;
     } catch (error) {
       console.warn("nvexplore: no kernel to send to", error);
-      setGone(true);
+      setKernel("gone");
       return false;
     }
   };
@@ -106,7 +106,7 @@ export function connect(model) {
   };
   const store = new Store({
     resync: () => send({ type: "resync" }),
-    command: (command) => send({ type: "command", command }),
+    command: (command) => send({ type: "command", command }) && kernel.expect(),
     stopAt: (events) => save("breakpoints", events),
     ask: (what, id, step) => asked.ask(what, id, step),
     select({ kind, id }) {
@@ -119,7 +119,7 @@ export function connect(model) {
     selection([kind, id]) {
       store.selection = { kind, id };
     },
-    status: (text) => (store.status = text),
+    status: (text) => Object.assign(store, { status: text, refused: "" }),
     has_controls: (has) => (store.hasControls = has && !store.isGone),
     events: (events) => (store.events = events),
     breakpoints: (names) => (store.breakpoints = names),
@@ -173,6 +173,7 @@ export function connect(model) {
   isTied = true;
   model.on("msg:custom", (content, buffers) => {
     hear();
+    if (content.type === "done") store.done(content);
     if (["answer", "delta", "frame"].includes(content.type)) takeMessage(content, buffers);
   });
   const panels = {
@@ -184,22 +185,17 @@ export function connect(model) {
     },
   };
 
-  // Whether a kernel is behind the view. A model without one tells nobody: `send` throws, or nothing ever comes back.
-  let heard = 0;
-  function setGone(isGone) {
-    if (isGone === store.isGone) return;
-    store.isGone = isGone;
-    store.hasControls = !isGone && Boolean(model.get("has_controls"));
+  const kernel = pulse(model, setKernel);
+  /** Why nothing is heard of the kernel. The buttons of one that is busy stay: it will take what they say. */
+  function setKernel(how) {
+    if (how === store.kernel) return;
+    store.kernel = how;
+    store.hasControls = !store.isGone && Boolean(model.get("has_controls"));
+    if (store.isGone) store.asked = "";
     store.changed();
   }
-  function hear() {
-    heard += 1;
-    setGone(false);
-  }
-  function ping() {
-    const before = heard;
-    if (send({ type: "shown" })) setTimeout(() => heard === before && setGone(true), SILENCE);
-  }
+  const hear = () => (kernel.hear(), store.hear());
+  const ping = () => send({ type: "shown" }) && kernel.expect();
   model.on("comm_live_update", () => setTimeout(ping));
 
   const keep = keeper();
@@ -222,8 +218,9 @@ export function connect(model) {
         said.remove();
       };
     });
+    const unwatch = kernel.watch(el);
     ping();
-    return remove;
+    return () => (unwatch(), remove());
   }
   return {
     store,

@@ -5,6 +5,7 @@
 import { TERM_STYLE, explaining, keepTerm, linked, settleTerms } from "./glossary.js";
 import { theme } from "./paint.js";
 import { paintPicture, picture } from "./pictures.js";
+import { retries } from "./retries.js";
 import { takeTurns } from "./turns.js";
 import { clamp, plain } from "./words.js";
 
@@ -175,8 +176,8 @@ export function keyboardGrid(canvas, label, { cells, words, move, pick, leave, h
 
 /**
  * Answers of Python to a view's own question, `answer` of its class: `get(id)`, called in each draw, gives the newest
- * answer about `id` or null, asks again when what is shown has changed, and calls `then` when the answer is there. The
- * text of an error is shown below the view.
+ * answer about `id` or null, asks again when what is shown has changed or no answer came (retries.js), and calls `then`
+ * when the answer is there. The text of an error is shown below the view.
  */
 export function answering(store, name, then) {
   let about,
@@ -185,15 +186,20 @@ export function answering(store, name, then) {
     since = 0,
     isAsking = false,
     isOver = false;
+  const later = retries(store, then);
   const ask = async (id) => {
     const { moment, isLive } = store,
+      key = `${id} ${moment}`,
       late = setTimeout(then, GRACE);
     [isAsking, since] = [true, store.host.now()];
     const answer = await store.ask(name, id);
     clearTimeout(late);
     isAsking = false;
     if (isOver) return;
-    of = `${id} ${moment}`; // also without an answer: the next moment is soon enough to ask again
+    if (answer) {
+      of = key;
+      later.succeed();
+    } else later.rest(key);
     if (id === about && answer) told = { answer, moment, isLive };
     then();
   };
@@ -205,13 +211,15 @@ export function answering(store, name, then) {
   return {
     get(id) {
       if (id !== about) [about, told, of] = [id, null, ""];
-      if (!isAsking && of !== `${id} ${store.moment}`) ask(id);
+      const key = `${id} ${store.moment}`;
+      if (!isAsking && of !== key && !later.rests(key)) ask(id);
       const answer = told && fits() ? told.answer : {};
       if (answer.error) complaints.add(answer.error);
       return answer.error || !Object.keys(answer).length ? null : answer; // {}: there is nothing to tell
     },
     stop() {
       isOver = true;
+      later.stop();
     },
   };
 }

@@ -133,3 +133,60 @@ test("nothing to tell is no answer", async () => {
   await soon();
   assert.equal(answers.get(0), null);
 });
+
+/** What is asked of a host that gives no answer while `isBusy`, and a clock for its timers. */
+function busyHost() {
+  const host = slowHost({ ask: async (...what) => (host.asked.push(what), host.isBusy ? null : { n: host.asked.length }) });
+  host.isBusy = true;
+  host.pass = async (ms) => {
+    for (const end = host.clock + ms; host.clock < end; ) {
+      host.clock += 50;
+      const due = host.timers.filter((timer) => (timer[2] ??= host.clock - 50 + timer[1]) <= host.clock);
+      host.timers = host.timers.filter((timer) => !due.includes(timer));
+      for (const [call] of due) call();
+      await soon();
+    }
+  };
+  return host;
+}
+
+test("a question that got no answer is asked again at rest, ever less often, and at once when something is heard", async () => {
+  const host = busyHost(),
+    store = filled(host);
+  let draws = 0;
+  const answers = answering(store, "a_view", () => (draws++, answers.get(1)));
+  answers.get(1);
+  await host.pass(1000);
+  const early = host.asked.length;
+  assert.ok(early >= 2, "the engine rests, and so does what is shown");
+  for (let i = 0; i < 100; i++) answers.get(1);
+  assert.equal(host.asked.length, early, "drawing again asks nothing");
+  await host.pass(120_000);
+  assert.ok(host.asked.length < 15, `${host.asked.length} questions in two minutes`);
+  const before = host.asked.length;
+  host.isBusy = false;
+  store.hear();
+  await host.pass(500);
+  assert.equal(host.asked.length, before + 1);
+  assert.deepEqual(answers.get(1), { n: before + 1 });
+  store.hear();
+  await host.pass(60_000);
+  assert.equal(host.asked.length, before + 1, "an answer is enough");
+  answers.stop();
+});
+
+test("of a kernel that is gone nothing is asked until it is heard; a view that is removed asks no more", async () => {
+  const host = busyHost(),
+    store = filled(host);
+  const answers = [1, 2].map((id) => answering(store, `view ${id}`, () => answers[id - 1].get(id)));
+  store.kernel = "gone";
+  answers.forEach((each, i) => each.get(i + 1));
+  await host.pass(200_000);
+  assert.equal(host.asked.length, 2);
+  answers[1].stop();
+  host.isBusy = false;
+  store.kernel = "";
+  store.hear();
+  await host.pass(1000);
+  assert.deepEqual(host.asked.slice(2).map(([what]) => what), ["view 1"]);
+});

@@ -1,7 +1,7 @@
 // Draws the part of the schedule that is in sight. `at` is what schedule_view.js has laid out.
 
 import { DECODE, PREEMPTED } from "./wire.js";
-import { spansOf } from "./spans.js";
+import { leftBefore, spansOf } from "./spans.js";
 import { box, fit, mix } from "./paint.js";
 import { count, plain } from "./words.js";
 import { paintArrow, paintCell, paintDecodes, paintEnd, paintIdle, paintWaiting } from "./schedule_paint.js";
@@ -59,7 +59,7 @@ function drawSpans(g, t, at, lit) {
       if (end > start)
         paint(g, t, columnX(at, start) + gapOf(at) / 2, y, (end - start) * at.cw - gapOf(at), ROW_HEIGHT);
     }
-    const end = seq.ended - at.first + (seq.status === "abort" ? 0 : 1);
+    const end = seq.ended - at.first + (leftBefore(seq) ? 0 : 1);
     if (seq.ended >= at.first) paintEnd(g, t, seq.status, columnX(at, end), y, at.cw, ROW_HEIGHT);
   }
 }

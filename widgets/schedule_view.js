@@ -140,7 +140,8 @@ export function mountScheduleView(store, el) {
   };
   const pick = ([row, column]) => {
     const seq = at.rows[row],
-      step = store.columns[column]?.step ?? -1;
+      step = store.columns[column]?.step;
+    if (step === undefined) return seq && store.select("sequence", seq.id); // its name: the moment stays
     const { kind, id } = store.selection,
       again = step === store.cursor && (!seq || (kind === "sequence" && id === seq.id));
     store.lookAt(again ? -1 : step);
@@ -155,9 +156,11 @@ export function mountScheduleView(store, el) {
   const announce = keyboardGrid(canvas, "Schedule: a row a sequence, a column a step", {
     cells: () => [at.rows.length, at.steps],
     here() {
-      if (at.hover?.[0] >= 0) return [at.hover[0], Math.max(0, at.hover[1])];
+      const [row, column] = at.hover ?? [-1, -1],
+        shown = at.shown >= 0 ? at.shown : Math.max(0, at.steps - 1);
+      if (row >= 0) return [row, column >= 0 ? column : shown];
       const live = at.rows.findIndex((seq) => seq.isLive);
-      return [Math.max(0, live), at.shown >= 0 ? at.shown : Math.max(0, at.steps - 1)];
+      return [Math.max(0, live), shown];
     },
     words(row, c) {
       const seq = at.rows[row],

@@ -66,15 +66,23 @@ export function cellWords(store, seq, column) {
   return words;
 }
 
-/** How a sequence ended, in words. "error": the model gave no number to choose a token by. */
+/** How a sequence ended, in words. "error": the model gave no number to choose a token by; "finished": nobody saw it. */
 function endWords(status) {
   if (status === "abort") return "aborted";
+  if (status === "finished") return "finished, in a step that is not recorded";
   return status === "error" ? "failed (no token could be chosen)" : `finished (${status})`;
+}
+
+/** How long a step took; of one planned ahead with what that is, since the one before was running for part of it. */
+function timeWords({ step, us, flags }) {
+  if (!us) return "";
+  const milliseconds = `${(us / 1000).toFixed(us < 10_000 ? 2 : 1)} ms`;
+  return flags & PLANNED_AHEAD ? `${milliseconds} from plan to end, overlapping step ${step - 1}` : milliseconds;
 }
 
 /** How a step spent its budget, and what was left, in words. */
 export function stepWords(column) {
-  const { prefill, recompute, decode, budget, free, running, waiting, us, flags } = column,
+  const { prefill, recompute, decode, budget, free, running, waiting, flags } = column,
     used = prefill + recompute + decode;
   const parts = [
     [prefill, "prefill"],
@@ -87,7 +95,7 @@ export function stepWords(column) {
     `${used} of ${count(budget, "token")}${parts.length ? ` (${parts.join(", ")})` : ""}`,
     `${running} running, ${waiting} waiting`,
     count(free, "free block"),
-    us ? `${(us / 1000).toFixed(us < 10_000 ? 2 : 1)} ms` : "",
+    timeWords(column),
     flags & PLANNED_AHEAD ? "planned ahead" : "",
     flags & GRAPH ? "one CUDA graph" : flags & EAGER ? "without a CUDA graph" : "",
   ].filter(Boolean);

@@ -6,6 +6,7 @@
 // state is shown, that one or a past one, depends on the cursor.
 
 import { PastStates } from "./past.js";
+import { silenceWords } from "./pulse.js";
 import { Questions } from "./questions.js";
 import { Shown } from "./shown.js";
 import { EngineState } from "./state.js";
@@ -13,7 +14,8 @@ import { VERSION } from "./wire.js";
 
 const HELD = 64,
   PATIENCE = 250,
-  RETRY = 2000;
+  RETRY = 2000,
+  TAKEN = 1000; // milliseconds after which a command that Python has taken shows in the status, or never
 
 /** What a store asks of the world around it; a page without Python leaves all of it out. */
 const NOBODY = {
@@ -35,8 +37,11 @@ export class Store extends Shown {
     this.notice = ""; // why a step could not be shown
     this.trouble = ""; // why what Python sends can't be read
     this.leftOut = ""; // what a saved notebook does not have, of the state that is shown
-    this.isGone = false; // no kernel answers any more
+    this.kernel = ""; // why nothing is heard of it: "gone", "busy" or "silent" (pulse.js); "" while it answers
+    this.unanswered = new Set(); // calls of those whose question got no answer, for when something is heard
     this.status = "";
+    this.asked = ""; // a button that was pressed, until the status says so or Python that nothing came of it
+    this.refused = ""; // why nothing came of it
     this.hasControls = false;
     this.events = {}; // what a run can be stopped at: event -> when that is
     this.breakpoints = []; // the events that do stop it
@@ -58,6 +63,7 @@ export class Store extends Shown {
   }
 
   changed() {
+    if (this.asked && (this.status === "running") === (this.asked === "run")) this.asked = "";
     for (const listener of this.listeners) listener(this);
   }
 
@@ -75,11 +81,44 @@ export class Store extends Shown {
     return this.cursor >= 0 && (this.isLive || this.shownStep !== this.cursor);
   }
 
+  /** No kernel answers any more. */
+  get isGone() {
+    return this.kernel === "gone";
+  }
+
   /** What must be said above the views: what is shown is old, or not all there is. */
   get warnings() {
     const last = this.liveStep < 0 ? "nothing had run" : `this is the last state it sent, after step ${this.liveStep}`;
-    const gone = this.isGone ? `no kernel answers: ${last}; run the cells again to go on` : "";
-    return [gone, this.trouble, this.leftOut].filter(Boolean);
+    return [silenceWords(this.kernel, last), this.trouble, this.leftOut].filter(Boolean);
+  }
+
+  /** Something came from Python: who got no answer may ask again. */
+  hear() {
+    const calls = [...this.unanswered];
+    this.unanswered.clear();
+    for (const call of calls) call();
+  }
+
+  /** A button was pressed. */
+  press(command) {
+    this.refused = "";
+    if (command !== "step") this.asked = command;
+    this.host.command(command);
+    this.changed();
+  }
+
+  /** Python has taken a command; refused: why nothing came of it. */
+  done({ command, refused }) {
+    this.refused = refused || this.refused;
+    if (refused && this.asked === command) this.asked = "";
+    if (this.asked === command) this.host.later(() => this._forget(command), TAKEN);
+    this.changed();
+  }
+
+  _forget(command) {
+    if (this.asked !== command) return;
+    this.asked = "";
+    this.changed();
   }
 
   /** Take a message in. One that came too early is kept; what stays missing is asked for, once at a time. */

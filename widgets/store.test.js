@@ -157,6 +157,11 @@ test("spans tell when a sequence waited", () => {
   assert.deepEqual(spansOf(seq({ numComputed: 0, status: "waiting" }), 10), [[2, 10, true]]);
   assert.deepEqual(spansOf(seq({ moves: [[2, false]], ended: 5, status: "stop" }), 10), [[2, 5, false]]);
   assert.deepEqual(
+    spansOf(seq({ numComputed: 0, ended: 5, status: "finished" }), 10),
+    spansOf(seq({ numComputed: 0, ended: 5, status: "abort" }), 10),
+    "when nobody saw how it ended, it had left before too",
+  );
+  assert.deepEqual(
     spansOf(seq({ numComputed: 0, ended: 5, status: "abort" }), 10),
     [[2, 4, true]],
     "aborted before step 5",

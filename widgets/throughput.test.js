@@ -131,8 +131,8 @@ test("preemptions lead to another sequence that is known", () => {
 test("how a step ran is marked where it makes a difference", () => {
   assert.equal(marksOf([column(0, 0, 1, { flags: EAGER })]), 0);
   assert.equal(marksOf([column(0, 0, 1, { flags: EAGER }), column(1, 0, 1, { flags: GRAPH })]), EAGER | GRAPH);
-  assert.deepEqual(stepWords(column(0, 0, 1500, { flags: PLANNED_AHEAD | GRAPH })).slice(3), [
-    "1.50 ms",
+  assert.deepEqual(stepWords(column(7, 0, 1500, { flags: PLANNED_AHEAD | GRAPH })).slice(3), [
+    "1.50 ms from plan to end, overlapping step 6",
     "planned ahead",
     "one CUDA graph",
   ]);

@@ -106,8 +106,8 @@ export function mountThroughputView(store, el) {
     drawn.ask();
   };
   const pick = (i) => {
-    const step = store.columns[i]?.step ?? -1;
-    store.lookAt(step === store.cursor ? -1 : step);
+    const step = store.columns[i]?.step;
+    if (step !== undefined) store.lookAt(step === store.cursor ? -1 : step);
   };
   canvas.addEventListener("pointermove", (event) => point(rateColumnAt(at, event.offsetX)));
   canvas.addEventListener("pointerleave", () => point(-1));

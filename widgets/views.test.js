@@ -108,6 +108,8 @@ test("a cell in words", () => {
   Object.assign(seq, { ended: 5, status: "length", isLive: false });
   assert.equal(words(5, [1, DECODE | SAMPLES, 7, 1]), "decode of 1 token (position 7); finished (length)");
   assert.equal(words(6), "gone");
+  seq.status = "finished"; // as a recording with a gap has it
+  assert.equal(words(5), "finished, in a step that is not recorded");
   seq.status = "abort";
   assert.equal(words(5), "aborted");
   seq.status = "error";

@@ -10,13 +10,17 @@ from nvexplore.explore.state import State
 
 
 class Chunk:
-    """Some records without a gap. snapshot: the state before the first; None until somebody needs it."""
+    """Some records without a gap.
 
-    __slots__ = ("first_step", "records", "snapshot")
+    snapshot: the state before the first; None until somebody needs it. follows: the first continues the chunk before.
+    """
 
-    def __init__(self, first_step: int, snapshot: Snapshot | None) -> None:
+    __slots__ = ("first_step", "follows", "records", "snapshot")
+
+    def __init__(self, first_step: int, snapshot: Snapshot | None, *, follows: bool = False) -> None:
         self.first_step = first_step
         self.snapshot = snapshot
+        self.follows = follows
         self.records: list[StepRecord] = []
 
     @property
@@ -34,7 +38,7 @@ def folded(state: State, records: Iterable[StepRecord]) -> State:
 def snapshot_of(chunks: list[Chunk], index: int) -> Snapshot:
     """The snapshot of ``chunks[index]``; made now, with those before it that are missing, if it was not there.
 
-    The first chunk, and the first one after a gap, must have theirs.
+    The first chunk, and one that does not follow, must have theirs.
     """
     start = next(i for i in range(index, -1, -1) if chunks[i].snapshot is not None)
     snapshot = chunks[start].snapshot

@@ -23,7 +23,7 @@ def _sum(frame: str, column: str) -> Callable[[Frames], float]:
 
 def _tokens_a_second(of: Frames) -> float:
     table = of["steps"]
-    busy = float((table.plan_us + table.run_us + table.commit_us).sum()) / 1e6
+    busy = float(table.work_us.sum()) / 1e6
     return float(table.num_sampled_tokens.sum()) / busy if busy else float("nan")
 
 

@@ -27,14 +27,15 @@ class Contents:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._next_step = -1
+        self._next_step = self._next_event = -1
         self._size = 0
         self._live: dict[int, Live] = {}
         self._filled: dict[int, list[Filled]] = {}
         self._hits: dict[int, list[int]] = {}
+        self._old_hits: dict[int, tuple[int, int]] = {}  # the number of an entry, and hits of it no longer in _hits
         self._nodes: dict[int, Node] = {}  # the newest node of each hash
         self._node_of: dict[tuple[Node | None, tuple[int, ...], object], Node] = {}  # the same by what they hold
-        self._num_filled, self._prune_at = 0, FIRST_PRUNING
+        self._num_filled, self._num_hits, self._prune_at = 0, 0, FIRST_PRUNING
         self._has_gaps = False
 
     def follow(self, recorder: Recorder) -> None:
@@ -44,11 +45,11 @@ class Contents:
             for snapshot, records in segments:
                 if snapshot.step + len(records) <= self._next_step:
                     continue
-                if snapshot.step > self._next_step:
+                if (snapshot.step, snapshot.event) > (self._next_step, self._next_event):
                     self._start(snapshot)
                 for record in records[self._next_step - snapshot.step :]:
                     self._see(record)
-            if self._num_filled > self._prune_at and segments:
+            if self._num_filled + self._num_hits > self._prune_at and segments:
                 self._prune(segments[0][0].event)
 
     def content(self, block: int, event: int, hash_: int | None = None) -> Filled | None:
@@ -78,7 +79,9 @@ class Contents:
         """How often requests had shared ``block`` since it was ``filled``, before event ``event``."""
         with self._lock:
             hits = self._hits.get(block, [])
-            return bisect_left(hits, event) - bisect_left(hits, filled.number)
+            number, num_old = self._old_hits.get(block, (-1, 0))
+            num_new = bisect_left(hits, event) - bisect_left(hits, filled.number)
+            return num_new + (num_old if number == filled.number else 0)
 
     # Following.
 
@@ -100,7 +103,7 @@ class Contents:
                     number, step = snapshot.event - 1, snapshot.step - 1
                     content = self._fill(block, Filled(number, hash_, node, seq_id, step, seq.last[1]))
                 seq.follow(content.node, content.number)
-        self._next_step = snapshot.step
+        self._next_step, self._next_event = snapshot.step, snapshot.event
 
     def _see(self, record: StepRecord) -> None:
         before, planned, committed = record.before, record.planned, record.committed
@@ -123,7 +126,7 @@ class Contents:
             self._blocks(committed.blocks, record.step)
         for seq_id in committed.finished_seq_id:
             del live[seq_id]
-        self._next_step = record.step + 1
+        self._next_step, self._next_event = record.step + 1, record.event
 
     def _blocks(self, events: BlockEvents, step: int) -> None:
         live, filled = self._live, self._filled
@@ -147,6 +150,7 @@ class Contents:
                     self._share(seq, filled[block][-1])
                 table.append(block)
                 self._hits.setdefault(block, []).append(number)
+                self._num_hits += 1
             elif hash_ is not None:
                 index = table.index(block)
                 self._fill_up(seq, index)
@@ -189,16 +193,18 @@ class Contents:
         return tuple(seq.token_ids[index * self._size : (index + 1) * self._size])
 
     def _prune(self, event: int) -> None:
-        """Forget what blocks had lost again before ``event``."""
+        """Forget what blocks had lost again before ``event``; of hits before it only their number is kept."""
         for block, filled in self._filled.items():
             del filled[: max(0, bisect_right(filled, event, key=_number) - 1)]
-            hits = self._hits.get(block, [])
-            del hits[: bisect_left(hits, filled[0].number)]
+            if filled[0].number < event:
+                self._old_hits[block] = filled[0].number, self.num_hits(block, filled[0], event)
+        for hits in self._hits.values():
+            del hits[: bisect_left(hits, event)]
         kept = {id(last.node) for filled in self._filled.values() for last in filled}
         self._nodes = {hash_: node for hash_, node in self._nodes.items() if id(node) in kept}
         self._node_of = {holds: node for holds, node in self._node_of.items() if id(node) in kept}
-        self._num_filled = sum(map(len, self._filled.values()))
-        self._prune_at = max(FIRST_PRUNING, 2 * self._num_filled)
+        self._num_filled, self._num_hits = (sum(map(len, kept.values())) for kept in (self._filled, self._hits))
+        self._prune_at = max(FIRST_PRUNING, 2 * (self._num_filled + self._num_hits))
 
 
 _known: WeakKeyDictionary[Recorder, Contents] = WeakKeyDictionary()

@@ -169,7 +169,8 @@ _TEXTS = {
     ),
     "planned ahead | overlap": (
         "Steps overlap: this one was planned while the one before it was being computed. Its plan knows everything "
-        "but the newest tokens, which reach the host a step late."
+        "but the newest tokens, which reach the host a step late. Where times are added up, what two of them share "
+        "counts once."
     ),
     "throughput": (
         "Tokens a second, those of all requests together. Decode tokens are what users get; prefill tokens are what "

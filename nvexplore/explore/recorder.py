@@ -42,7 +42,7 @@ class Recorder:
         self._first_event = 0
 
     def push(self, item: Snapshot | StepRecord) -> None:
-        """Take a Snapshot (first, and after a gap) or the next StepRecord; one that is here is passed over.
+        """Take a Snapshot (first, and where records were lost) or the next StepRecord; one that is here is passed over.
 
         Raises, and keeps what it has: FoldError for a record that does not follow the last one or that comes
         before any snapshot; ValueError for a snapshot of an earlier step, which is another engine's.
@@ -94,8 +94,8 @@ class Recorder:
                 f"snapshot before step {snapshot.step}: another engine's, this recorder is at step "
                 f"{last.next_step}; clear() it, or use a new Recorder"
             )
-        if snapshot.step == last.next_step and last.records:
-            return  # no step was missed, and the records tell the rest
+        if snapshot.step == last.next_step and last.records and snapshot.told <= last.records[-1].event:
+            return  # nothing was missed, and the records tell the rest; a failed landing leaves events in no record
         self._running = None
         self._directory.start(snapshot)
         chunk = Chunk(snapshot.step, snapshot)
@@ -116,7 +116,7 @@ class Recorder:
 
     def _open_chunk(self) -> None:
         last = self._chunks[-1]
-        chunk = Chunk(last.next_step, None)
+        chunk = Chunk(last.next_step, None, follows=True)
         if self._running is not None and self._running.step >= last.first_step:
             # Somebody follows the state, so there is little left to fold.
             chunk.snapshot = self._caught_up().snapshot()
@@ -176,16 +176,20 @@ class Recorder:
 
     @property
     def segments(self) -> list[Segment]:
-        """(snapshot, the records that continue it), oldest first; more than one only where there are gaps."""
+        """(snapshot, the records that continue it), oldest first: several where there are gaps or a landing failed."""
         with self.lock:
             found: list[Segment] = []
             for chunk in self._chunks:
-                if found and found[-1][0].step + len(found[-1][1]) == chunk.first_step:
+                if found and chunk.follows:
                     found[-1][1].extend(chunk.records)
                 else:
-                    assert chunk.snapshot is not None  # the first chunk, and the first after a gap
+                    assert chunk.snapshot is not None  # the first chunk, and one that does not follow
                     found.append((chunk.snapshot, list(chunk.records)))
             return found
+
+    def stretch_of(self, step: int) -> list[StepRecord]:
+        """The records with ``step`` among them of which each continues the one before; none if it is not kept."""
+        return next((records for start, records in self.segments if 0 <= step - start.step < len(records)), [])
 
     def record_of(self, step: int) -> StepRecord:
         """The record of ``step``. Raises ValueError, naming what is kept, if it is not here."""

@@ -65,7 +65,7 @@ class State:
         if snapshot.version != RECORD_VERSION:
             raise FoldError(f"snapshot version {snapshot.version}: this nvexplore reads version {RECORD_VERSION}")
         self.step = snapshot.step
-        self.event = snapshot.event
+        self.event, self.num_untold = snapshot.event, snapshot.num_untold
         self.time = snapshot.time
         self.block_size = snapshot.block_size
         self.num_blocks = snapshot.num_blocks
@@ -117,7 +117,7 @@ class State:
             change(*arguments)
         changes.written.update(record.planned.spans.block_id)
         changes.blocks |= changes.written
-        self.event, self.time, self.step = record.event, record.time, record.step + 1
+        self.event, self.num_untold, self.time, self.step = record.event, 0, record.time, record.step + 1
         self._is_torn = False
         return changes
 
@@ -127,6 +127,7 @@ class State:
         return Snapshot(
             step=self.step,
             event=self.event,
+            num_untold=self.num_untold,
             time=self.time,
             block_size=self.block_size,
             num_blocks=self.num_blocks,

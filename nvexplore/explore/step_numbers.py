@@ -66,4 +66,4 @@ NUMBERS: Mapping[str, Callable[[StepRecord], Any]] = {
     "decode_backend": lambda record: record.planned.decode_backend,
     "waiting_reason": _waiting_reason,
 }
-"""Column of ``nvexplore.explore.frames.STEPS`` -> its value; those that need the whole state are left out."""
+"""Column of ``nvexplore.explore.frames.STEPS`` -> its value; those that need more than the record are left out."""

@@ -45,7 +45,7 @@ def trace(recorder: Recorder) -> dict[str, Any]:
     before = float("-inf")
     for row in _rows(table):
         end = row["time_s"] * 1e6
-        begins[row["step"]] = min(max(end - row["plan_us"] - row["run_us"] - row["commit_us"], before), end)
+        begins[row["step"]] = min(max(end - row["work_us"], before), end)  # rounding must not make two overlap
         before = ends[row["step"]] = end
     events = [_name("process_name", _ENGINE, 0, "engine"), _name("process_name", _REQUESTS, 0, "requests")]
     events.append(_name("thread_name", _ENGINE, _STEPS, "steps"))

@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from nvexplore.engine.events import BlockEvents, Planned, Preempted, StepRecord
+from nvexplore.explore.step_times import took
 from nvexplore.notebook.requests import RequestLog
 from nvexplore.notebook.summary import Summary, counted, listed
 
@@ -45,15 +46,15 @@ def describe_step(record: StepRecord, log: RequestLog) -> StepSummary:
     if record.is_empty:
         notes = _waiting(planned, log) or ["the engine is idle: all requests are finished"]
         return StepSummary(headline=f"step {record.step}: nothing to run", notes=tuple(notes), record=record)
-    took = (committed.plan_ns + committed.run_ns + committed.commit_ns) / 1e6
     tokens = zip(committed.seq_id, committed.token_id, strict=True)
     sampled = {seq_id: _token(log, token_id) for seq_id, token_id in tokens}
     free = f"{planned.num_free_blocks:,} of {log.num_blocks:,} were free while it ran"
-    notes = _notes(planned, log, f"blocks: {_blocks(planned.blocks, committed.blocks)}; {free}")
+    known = f", as far as was known while step {record.step - 1} ran" if planned.is_ahead else ""
+    notes = _notes(planned, log, f"blocks: {_blocks(planned.blocks, committed.blocks)}; {free}", known)
     ends = zip(committed.finished_seq_id, committed.finish_reason, strict=True)
     notes += [f"finished: {log.name(seq_id)} ({reason})" for seq_id, reason in ends]
     return StepSummary(
-        headline=f"step {record.step}: {_work(planned)}; {_budget(planned)}; {took:.1f} ms",
+        headline=f"step {record.step}: {_work(planned)}; {_budget(planned)}; {_time(record)}",
         columns=COLUMNS,
         rows=_rows(planned, log, sampled),
         notes=tuple(notes),
@@ -92,6 +93,14 @@ def _budget(planned: Planned) -> str:
     return f"{sum(planned.count):,} of at most {planned.max_num_batched_tokens:,} tokens"
 
 
+def _time(record: StepRecord) -> str:
+    """``2.1 ms``; of a step planned ahead with what that is, since the one before was running for part of it."""
+    milliseconds = f"{took(record) * 1e3:.1f} ms"
+    if not record.planned.is_ahead:
+        return milliseconds
+    return f"{milliseconds} from plan to end, overlapping step {record.step - 1}"
+
+
 def _rows(planned: Planned, log: RequestLog, sampled: dict[int, str]) -> tuple[tuple[str, ...], ...]:
     blocks = zip(planned.blocks.kind, planned.blocks.seq_id, strict=True)
     grown = Counter(seq_id for kind, seq_id in blocks if kind == "allocated")
@@ -117,8 +126,8 @@ def _range(start: int, end: int) -> str:
     return str(start) if end == start + 1 else f"{start} to {end - 1}"
 
 
-def _notes(planned: Planned, log: RequestLog, blocks: str) -> list[str]:
-    return [blocks, *_preempted(planned.preempted, log), *_waiting(planned, log)]
+def _notes(planned: Planned, log: RequestLog, blocks: str, known: str = "") -> list[str]:
+    return [blocks, *_preempted(planned.preempted, log), *_waiting(planned, log, known)]
 
 
 def _blocks(*columns: BlockEvents) -> str:
@@ -134,7 +143,8 @@ def _preempted(preempted: Preempted, log: RequestLog) -> list[str]:
     ]
 
 
-def _waiting(planned: Planned, log: RequestLog) -> list[str]:
+def _waiting(planned: Planned, log: RequestLog, known: str = "") -> list[str]:
+    """Who waits for what. known: how far the plan could know it, where that is to be said."""
     waiting = planned.waiting
     lines = []
     columns = zip(waiting.seq_id, waiting.reason, waiting.needed, waiting.available, strict=True)
@@ -142,7 +152,7 @@ def _waiting(planned: Planned, log: RequestLog) -> list[str]:
         lacks = LACKS.get(reason, reason + ": {needed:,} needed, {available:,} there").format(
             needed=needed, available=available, budget=planned.max_num_batched_tokens, places=log.max_num_seqs
         )
-        lines.append(f"waiting: {log.name(seq_id)}, since {lacks}")
+        lines.append(f"waiting: {log.name(seq_id)}, since {lacks}{known}")
     if waiting.num_not_examined:
         noun = "more request" if lines else "request"
         lines.append(f"waiting{' behind that' if lines else ''}: {counted(waiting.num_not_examined, noun)}")

@@ -155,6 +155,7 @@ class Display:
             subscription.close()
         if explorer is not None:
             explorer.status = "closed"
+            explorer.retire()
             explorer.flush()
             explorer.keyframe()
             explorer.outputs.mark()

@@ -12,6 +12,7 @@ class SessionError(RuntimeError):
 
 
 NO_MODEL = "no model is loaded: use %nvx_load (or Session.load) first"
+CLOSED = "the model of this view is closed: the view keeps what it shows, and nothing of it runs any more"
 
 
 def there(thing: T | None) -> T:

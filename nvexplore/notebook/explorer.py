@@ -18,6 +18,7 @@ from nvexplore.engine.events import Snapshot, StepRecord
 from nvexplore.explore.recorder import Recorder
 from nvexplore.notebook import assets, fallback, rerun, still_frames
 from nvexplore.notebook.answers import Answers, Decode
+from nvexplore.notebook.commands import Commands, Find, call_all
 from nvexplore.notebook.feed import Feed
 from nvexplore.notebook.messages import Message
 from nvexplore.notebook.still_outputs import Displayed, Outputs, after
@@ -26,20 +27,9 @@ from nvexplore.notebook.weak import if_alive, weakly
 if TYPE_CHECKING:
     from nvexplore.runner.memory_ledger import MemoryLedger
 
-COMMANDS = ("run", "pause", "step")
 SELECTABLE = ("none", "sequence", "block", "token")
 POSITIONS = 2**22
 """A token is selected by one number: seq_id * POSITIONS + position (widgets/wire.js has it too)."""
-
-
-def _call(callbacks: list[Callable[[], Callable[..., object] | None]], *arguments: Any) -> None:
-    for find in callbacks:
-        if (callback := find()) is not None:
-            callback(*arguments)
-
-
-def _frame_json(_: object, explorer: Explorer) -> Message:
-    return explorer._take_frame()
 
 
 class Explorer(Displayed, anywidget.AnyWidget):
@@ -63,7 +53,9 @@ class Explorer(Displayed, anywidget.AnyWidget):
     _esm = t.Unicode().tag(sync=True)
     _css = t.Unicode().tag(sync=True)
     key = t.Unicode().tag(sync=True)
-    frame = t.Any().tag(sync=True, echo_update=False, to_json=_frame_json, from_json=lambda value, widget: None)
+    frame = t.Any().tag(
+        sync=True, echo_update=False, to_json=lambda _, it: it._take_frame(), from_json=lambda value, widget: None
+    )
     selection = t.Tuple(t.Enum(SELECTABLE), t.Int(), default_value=("none", -1)).tag(sync=True)
     cursor = t.Int(-1, min=-1).tag(sync=True)
     panels = t.List(t.Unicode(), default_value=["why_view", "throughput_view"]).tag(sync=True)
@@ -93,8 +85,8 @@ class Explorer(Displayed, anywidget.AnyWidget):
         self._asked: deque[dict[str, Any]] = deque()
         self._is_text = False  # a page has said that no binary parts arrive there
         self.outputs = Outputs()
-        self._on_select: list[Callable[[], Callable[[str, int], object] | None]] = []
-        self._on_command: list[Callable[[], Callable[[str], object] | None]] = []
+        self._on_select: list[Find] = []
+        self._commands = Commands()
         self._views: weakref.WeakSet[rerun.Closable] = weakref.WeakSet()
         super().__init__(_esm=assets.module_text(), _css=assets.style_text(), key=uuid.uuid4().hex)
         self.on_msg(Explorer._on_message)
@@ -130,10 +122,15 @@ class Explorer(Displayed, anywidget.AnyWidget):
     def on_command(self, callback: Callable[[str], object]) -> None:
         """Call ``callback("run" | "pause" | "step")`` when a button is pressed; on any thread, so only set flags.
 
-        The buttons appear with the first callback.
+        The buttons appear with the first callback; a SessionError that it raises is shown beside them.
         """
-        self._on_command.append(weakly(callback))
+        self._commands.add(callback)
         self.has_controls = True
+
+    def retire(self) -> None:
+        """There is nothing to run any more: the buttons go, and a page that presses one all the same is told."""
+        self._commands.clear()
+        self.has_controls = False
 
     def select(self, kind: str, id: int) -> None:
         """Select a "sequence", a "block" or a "token" in all views; ("none", -1) selects nothing."""
@@ -152,7 +149,7 @@ class Explorer(Displayed, anywidget.AnyWidget):
 
     @t.observe("selection")
     def _selected(self, change: Any) -> None:
-        _call(self._on_select, *change["new"])
+        call_all(self._on_select, *change["new"])
 
     # Being displayed.
 
@@ -227,12 +224,11 @@ class Explorer(Displayed, anywidget.AnyWidget):
             self._feed.resync()
         elif kind == "shown":
             self.outputs.is_seen = True
-            self.send({"type": "here"})
-            self._feed.note_message()
+            self._reply({"type": "here"})
             if not self._feed.is_active:
                 self.start()
-        elif kind == "command" and content.get("command") in COMMANDS:
-            _call(self._on_command, content["command"])
+        elif kind == "command":
+            self._commands.press(content.get("command"), self._reply)
         elif kind == "ask":
             self._asked.append(content)
             self._answer_in_turn()
@@ -246,5 +242,8 @@ class Explorer(Displayed, anywidget.AnyWidget):
             self._answer(self._asked.popleft())
 
     def _answer(self, content: dict[str, Any]) -> None:
-        self._post(*self._answers.reply(content))
+        self._reply(*self._answers.reply(content))
+
+    def _reply(self, content: Message, buffers: list[bytes] | None = None) -> None:
+        self._post(content, buffers or [])
         self._feed.note_message()

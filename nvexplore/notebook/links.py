@@ -6,7 +6,7 @@ import weakref
 from typing import TYPE_CHECKING
 
 from nvexplore.generation import check_progress
-from nvexplore.notebook.errors import NO_MODEL, SessionError
+from nvexplore.notebook.errors import CLOSED, SessionError
 
 if TYPE_CHECKING:
     from nvexplore.llm import LLM
@@ -15,10 +15,14 @@ if TYPE_CHECKING:
 
 
 class Links:
-    """Calls that reach the session as long as somebody else keeps it."""
+    """Calls that reach the session as long as somebody else keeps it and it looks at the model that it has now.
+
+    A session may be given another model: whoever has kept these links, a runner in ``Out`` or a view, means this one.
+    """
 
     def __init__(self, session: Session) -> None:
         self._session = weakref.ref(session)
+        self._own = weakref.ref(session.llm) if session.llm is not None else lambda: None
 
     def step(self) -> None:
         """One step of a run; the subscribers do the rest."""
@@ -31,35 +35,43 @@ class Links:
 
     def settle(self) -> bool:
         """What is running comes to its end; whether anything was."""
-        session = self._session()
-        if session is None or not session.is_loaded:
+        session = self._find()
+        if session is None:
             return False
         before = session.recorder.last_step
         self._llm().settle()
         return session.recorder.last_step != before
 
-    def _llm(self) -> LLM:
+    def _find(self) -> Session | None:
+        """The session, while it has the model of these links, open."""
         session = self._session()
+        return session if session is not None and session.is_loaded and session.llm is self._own() else None
+
+    def _llm(self) -> LLM:
+        session = self._find()
         if session is None or session.llm is None:
-            raise SessionError(NO_MODEL)
+            raise SessionError(CLOSED)
         return session.llm
 
     def has_work(self) -> bool:
-        session = self._session()
+        session = self._find()
         return session is not None and session.has_work
 
     def changed(self, runner: TaskRunner) -> None:
         """A run started, paused or ended."""
-        session = self._session()
-        if session is not None and session.is_loaded:
+        session = self._find()
+        if session is not None:
             session.stops.follow(is_running=runner.is_running)
             session.display.show(runner.status)
 
     def command(self, name: str) -> None:
-        """A button was pressed. This may be any thread: flags are set, and no step is made."""
-        session = self._session()
-        if session is None or not session.is_loaded:
-            return
+        """A button was pressed. This may be any thread: flags are set, and no step is made.
+
+        Raises SessionError where the model is closed.
+        """
+        session = self._find()
+        if session is None:
+            raise SessionError(CLOSED)
         if name == "run":
             session.run_live()
         elif name == "pause":

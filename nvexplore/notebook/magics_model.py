@@ -11,6 +11,7 @@ from IPython.core.magic import magics_class, needs_local_scope, no_var_expand
 from nvexplore.notebook import prompts
 from nvexplore.notebook.decorators import argument, line_cell_magic, line_magic, magic_arguments
 from nvexplore.notebook.engine_arguments import engine_arguments, given
+from nvexplore.notebook.finished import forgotten
 from nvexplore.notebook.magics import SessionMagics, identifier, one_line_errors, option, positive
 from nvexplore.notebook.requests import Request, RequestTable
 from nvexplore.notebook.session import Session
@@ -170,10 +171,14 @@ class ModelMagics(SessionMagics):
             %nvx_text story
         """
         args = self.arguments(self.nvx_text, line)
+        requests = self.session.requests
+        if not args.ids:
+            return requests
         missing = [i for i in args.ids if self.session.log.find(i) is None]
         if missing:
-            raise UsageError(f"no request {', '.join(missing)}")
-        return RequestTable([r for r in self.session.requests if not args.ids or r.request_id in args.ids])
+            gone = f" ({forgotten(requests.num_forgotten)})" if requests.num_forgotten else ""
+            raise UsageError(f"no request {', '.join(missing)}{gone}")
+        return RequestTable([r for r in requests if r.request_id in args.ids])
 
     @magic_arguments
     @line_magic

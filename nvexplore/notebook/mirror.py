@@ -14,7 +14,10 @@ STATUS = ("waiting", "prefill", "decode", "stop", "length", "abort", "error", "f
 
 
 class Ended(NamedTuple):
-    """A sequence that has left: how (one of STATUS), and in which step (of an aborted one: before which step)."""
+    """A sequence that has left: how (one of STATUS), and in which step.
+
+    Of an aborted one: before which step; of one that left unseen ("finished") too.
+    """
 
     seq: SequenceState
     status: str
@@ -112,11 +115,15 @@ class Mirror:
         for block, content in old.content.items():
             if new.hash[block] is not None and new.hash[block] == old.hash[block]:
                 new.content.setdefault(block, content)
+        told = old.event - old.num_untold
+        # Between two steps nobody leaves who is not aborted; else it was in steps of which there is no record.
+        why = "abort" if (snapshot.step, snapshot.told) == (old.step, told) else "finished"
         if new.step > old.step:  # the steps in between are not known
             self.timeline.clear()
         for seq_id in new.sequences:
             self.born.setdefault(seq_id, new.step)
-        self._bury([seq for seq in old.sequences.values() if seq.seq_id not in new.sequences], new.step, {})
+        gone = [seq for seq in (*old.departed, *old.sequences.values()) if seq.seq_id not in new.sequences]
+        self._bury(gone, new.step, {seq.seq_id: why for seq in gone})
         return True
 
     def _bury(self, departed: list[SequenceState], step: int, reasons: dict[int, str]) -> None:

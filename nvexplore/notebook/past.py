@@ -117,14 +117,7 @@ class Past:
 
     def _stretch_around(self, step: int, start: int, end: int) -> list[StepRecord]:
         """The records from ``start`` to ``end`` that follow each other without a gap and have ``step`` among them."""
-        records = self._records(start, end)
-        at = next(i for i, record in enumerate(records) if record.step == step)
-        first, last = at, at
-        while first > 0 and records[first - 1].step == records[first].step - 1:
-            first -= 1
-        while last + 1 < len(records) and records[last + 1].step == records[last].step + 1:
-            last += 1
-        return records[first : last + 1]
+        return [record for record in self.recorder.stretch_of(step) if start <= record.step < end]
 
     def _complete(self, mirror: Mirror, step: int, known: Known) -> None:
         """Add when each sequence came, and who had ended before."""

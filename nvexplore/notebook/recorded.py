@@ -89,6 +89,7 @@ def load(path: str | Path) -> tuple[Recording, RequestLog]:
     """A file's recording, and its requests."""
     recording = load_recording(path)
     log = RequestLog(recording.decode) if recording.decode is not None else RequestLog()
+    log.finished.keeps_all = True  # there are no more than the file has
     for snapshot, records in recording.recorder.segments:
         log.push(snapshot)
         for record in records:

@@ -8,11 +8,10 @@ from typing import Any
 
 from nvexplore.engine.events import Snapshot, StepRecord
 from nvexplore.explore.lifecycle import turns
+from nvexplore.notebook.finished import Finished, forgotten
 from nvexplore.notebook.summary import Summary, shortened
 
 Decode = Callable[[list[int]], str]
-# Finished requests beyond these are forgotten, the oldest first, so that a long session stays small.
-MAX_FINISHED = 1000
 LIVE = ("waiting", "prefill", "decode")
 
 
@@ -35,7 +34,8 @@ class Request:
     """One request, kept up to date.
 
     preemptions: numbers of the events in which it was sent back to wait.
-    status: "waiting", "prefill", "decode", or why it has ended: "stop", "length", "abort" or "error".
+    status: "waiting", "prefill", "decode", or why it has ended: "stop", "length", "abort", "error", or "finished": it
+    left in a gap of the records, or in a step that failed, so that they do not say why.
     """
 
     request_id: str
@@ -71,10 +71,10 @@ class Request:
 
 
 class RequestTable(Sequence[Request]):
-    """Requests as a list that shows itself as a table."""
+    """Requests as a list that shows itself as a table. num_forgotten: those that should be in it and are not kept."""
 
-    def __init__(self, requests: list[Request]) -> None:
-        self._requests = requests
+    def __init__(self, requests: list[Request], num_forgotten: int = 0) -> None:
+        self._requests, self.num_forgotten = requests, num_forgotten
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -103,6 +103,7 @@ class RequestTable(Sequence[Request]):
                 )
                 for request in self
             ),
+            notes=(forgotten(self.num_forgotten),) if self.num_forgotten else (),
         )
 
     def __repr__(self) -> str:
@@ -115,15 +116,16 @@ class RequestTable(Sequence[Request]):
 class RequestLog:
     """A subscriber that keeps the requests; ``push`` takes a Snapshot, then every StepRecord.
 
-    text: from token ids.
+    text: from token ids. finished: the requests that have ended.
     num_blocks, block_size, max_num_seqs: the engine's, for those who describe a record.
     """
 
     def __init__(self, decode: Decode = _no_text) -> None:
         self.text = decode
         self._by_seq: dict[int, Request] = {}
-        self._finished: dict[int, Request] = {}
-        self.num_blocks = self.block_size = self.max_num_seqs = self._next_step = 0
+        self.finished = Finished()
+        self.num_blocks = self.block_size = self.max_num_seqs = 0
+        self._next_step = self._told = self._first_event = 0
 
     def push(self, item: Snapshot | StepRecord) -> None:
         if isinstance(item, Snapshot):
@@ -132,7 +134,7 @@ class RequestLog:
             # Ctrl-C may end this anywhere, and the record comes again: whatever _apply does, doing it twice is
             # doing it once.
             self._apply(item)
-            self._next_step = item.step + 1
+            self._next_step, self._told = item.step + 1, item.event
 
     def add(self, request_id: str, seq_id: int, prompt_token_ids: list[int]) -> Request:
         """Note a request that the next record will tell of."""
@@ -143,8 +145,12 @@ class RequestLog:
 
     def name(self, seq_id: int) -> str:
         """The request id of a sequence."""
-        request = self._by_seq.get(seq_id) or self._finished.get(seq_id)
+        request = self.of(seq_id)
         return request.request_id if request is not None else f"sequence {seq_id}"
+
+    def of(self, seq_id: int) -> Request | None:
+        """The request of a sequence; None if it is not known, or forgotten."""
+        return self._by_seq.get(seq_id) or self.finished.get(seq_id)
 
     def find(self, request_id: str) -> Request | None:
         """The newest request of that id."""
@@ -153,17 +159,21 @@ class RequestLog:
     @property
     def table(self) -> RequestTable:
         """All requests known, by age."""
-        known = {**self._finished, **self._by_seq}
-        return RequestTable([known[seq_id] for seq_id in sorted(known)])
+        known = {**self.finished.all(), **self._by_seq}
+        return RequestTable([known[seq_id] for seq_id in sorted(known)], self.finished.num_forgotten)
 
     def _restart(self, snapshot: Snapshot) -> None:
         self.num_blocks, self.block_size = snapshot.num_blocks, snapshot.block_size
         self.max_num_seqs = snapshot.max_num_seqs
-        self._next_step = snapshot.step
         columns = snapshot.sequences
+        is_next = (snapshot.step, snapshot.told) == (self._next_step, self._told)
+        for seq_id in self._by_seq.keys() - set(columns.seq_id):
+            # Between two steps nobody leaves who is not aborted; else it was in steps of which there is no record.
+            self.end(seq_id, "abort" if is_next else "finished")
+        self._next_step, self._told, self._first_event = snapshot.step, snapshot.told, snapshot.event
         for row, seq_id in enumerate(columns.seq_id):
             tokens, prompt = columns.token_ids[row], columns.num_prompt_tokens[row]
-            request = self.add(columns.request_id[row], seq_id, tokens[:prompt])
+            request = self._by_seq.get(seq_id) or self.add(columns.request_id[row], seq_id, tokens[:prompt])
             request.token_ids, request.status = tokens[prompt:], columns.status[row]
             request.num_cached_tokens = columns.num_cached_tokens[row]
             request.preemptions = set(range(-columns.num_preemptions[row], 0))  # before this log's time
@@ -172,7 +182,7 @@ class RequestLog:
         added, committed = record.before.added, record.committed
         columns = zip(added.seq_id, added.request_id, added.token_ids, strict=True)
         for seq_id, request_id, token_ids in columns:
-            if seq_id not in self._by_seq and seq_id not in self._finished:
+            if self.of(seq_id) is None:
                 self.add(request_id, seq_id, token_ids)
         for number, kind, seq_id, amount in turns(record):
             request = self._by_seq.get(seq_id)
@@ -180,11 +190,11 @@ class RequestLog:
                 continue
             if kind == "admitted":
                 request.status, request.num_cached_tokens = "prefill", amount
-            elif kind == "preempted":
+            elif kind == "preempted" and number >= self._first_event:  # what was before it the snapshot has told
                 request.status = "waiting"
                 request.preemptions.add(number)
             elif kind == "aborted":
-                self.end(seq_id, "abort")
+                self._end(seq_id, "abort")
         length = dict(zip(record.planned.seq_id, record.planned.context_len, strict=True))
         for seq_id, token_id in zip(committed.seq_id, committed.token_id, strict=True):
             request = self._by_seq.get(seq_id)
@@ -193,15 +203,18 @@ class RequestLog:
             request.token_ids[length[seq_id] - len(request.prompt_token_ids) :] = [token_id]
             request.status = "decode"
         for seq_id, reason in zip(committed.finished_seq_id, committed.finish_reason, strict=True):
-            self.end(seq_id, reason)
+            self._end(seq_id, reason)
+        self.finished.trim()
 
     def end(self, seq_id: int, reason: str) -> None:
         """Note that a request has ended; what is not live is passed over."""
+        self._end(seq_id, reason)
+        self.finished.trim()
+
+    def _end(self, seq_id: int, reason: str) -> None:
         request = self._by_seq.get(seq_id)
         if request is None:
             return
         request.status = reason
-        self._finished[seq_id] = request
+        self.finished.add(request)
         self._by_seq.pop(seq_id, None)  # last: until then, doing it again does it all
-        while len(self._finished) > MAX_FINISHED:
-            del self._finished[next(iter(self._finished))]

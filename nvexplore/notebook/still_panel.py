@@ -33,14 +33,7 @@ class Scene:
 
     def last_records(self, most: int) -> list[StepRecord]:
         """The kept records that end with the step and follow each other, oldest first; none if it is not kept."""
-        found: list[StepRecord] = []
-        for record in reversed(self.recorder.records):
-            if record.step > self.step:
-                continue
-            if record.step != self.step - len(found) or len(found) == most:
-                break
-            found.append(record)
-        return found[::-1]
+        return [r for r in self.recorder.stretch_of(self.step) if self.step - most < r.step <= self.step]
 
 
 class Panel(NamedTuple):

@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from nvexplore.engine.events import StepRecord
 from nvexplore.explore.frames import steps
 from nvexplore.explore.plots import plot_memory, plot_throughput
+from nvexplore.explore.step_times import own
 from nvexplore.notebook.still_panel import MAX_CELLS, Panel, Scene
 from nvexplore.notebook.summary import counted
 
@@ -37,25 +38,24 @@ def _bytes_of(scene: Scene) -> str:
 
 def throughput_panel(scene: Scene) -> Panel | None:
     """Tokens a second in the last steps. Needs no state, so that a pool of any size will do."""
-    records = scene.last_records(RATE_STEPS)
+    records = scene.last_records(RATE_STEPS + 1)  # one more tells when the first of them could begin
     if not records:
         return None
-    frame = rates(records)
+    frame = rates(records)[-RATE_STEPS:]
 
     def paint(ax: Axes) -> None:
         plot_throughput(frame, ax, clock="busy")
-        ax.set_xlabel(f"seconds spent in the last {counted(len(records), 'step')}, up to step {scene.step:,}")
+        ax.set_xlabel(f"seconds spent in the last {counted(len(frame), 'step')}, up to step {scene.step:,}")
 
     return Panel(0.35, 2.4, paint, left=0.12)
 
 
 def rates(records: list[StepRecord]) -> pd.DataFrame:
     """Of the ``steps`` frame the columns that a plot of tokens a second takes."""
-    rows = []
+    rows, before = [], float("-inf")
     for record in records:
         is_prefill, count = np.array(record.planned.is_prefill, bool), np.array(record.planned.count, np.int64)
-        times = record.committed
-        microseconds = [ns / 1e3 for ns in (times.plan_ns, times.run_ns, times.commit_ns)]
-        rows.append((record.time, int(count[is_prefill].sum()), int(count[~is_prefill].sum()), *microseconds))
-    names = ["time_s", "num_prefill_tokens", "num_decode_tokens", "plan_us", "run_us", "commit_us"]
-    return pd.DataFrame(rows, columns=names)
+        tokens = int(count[is_prefill].sum()), int(count[~is_prefill].sum())
+        rows.append((record.time, *tokens, own(record, before) * 1e6))
+        before = record.time
+    return pd.DataFrame(rows, columns=["time_s", "num_prefill_tokens", "num_decode_tokens", "work_us"])

@@ -62,10 +62,11 @@ class Stops:
         self._check = until if callable(until) else None
         self._tally = Tally() if tally is None and self._check is not None else tally
         self._until = condition
+        self.log.finished.begin()
 
     def follow(self, *, is_running: bool) -> None:
         """The run has started, or has ended: what was asked for it is over then."""
-        self._is_on = is_running
+        self._is_on = self.log.finished.keeps_all = is_running
         if not is_running:
             self._reason = self._error = self._until = self._check = self._tally = None
 
@@ -108,7 +109,8 @@ class Stops:
             change["owner"].breakpoints = list(self.breakpoints)
 
     def _request_id(self, seq_id: int) -> str | None:
-        return next((request.request_id for request in self.log.table if request.seq_id == seq_id), None)
+        request = self.log.of(seq_id)
+        return None if request is None else request.request_id
 
     def _look(self, record: StepRecord) -> None:
         try:

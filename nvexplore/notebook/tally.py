@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from nvexplore.engine.events import Snapshot, StepRecord
 from nvexplore.notebook.describe import describe_step
+from nvexplore.notebook.finished import forgotten
 from nvexplore.notebook.requests import Request, RequestLog
 from nvexplore.notebook.summary import Summary, counted, shortened
 
@@ -71,6 +72,7 @@ def describe_run(
     """
     known = {request.seq_id: request for request in log.table}
     finished = tuple(known[seq] for seq in tally.finished if seq in known)
+    num_missing = len(tally.finished) - len(finished)
     left = [request.request_id for request in known.values() if not request.is_finished]
     rate = f", {tally.num_generated_tokens / seconds:,.0f} a second" if seconds > 0 else ""
     prefill, cached = counted(tally.num_prefill_tokens, "token"), f"{tally.num_cached_tokens:,}"
@@ -82,6 +84,8 @@ def describe_run(
         notes.append(f"{counted(tally.num_evicted_blocks, 'cached block')} evicted to make room")
     if tally.num_preemptions:
         notes.append(f"{counted(tally.num_preemptions, 'preemption')}: what was lost is computed again")
+    if num_missing:
+        notes.append(f"{num_missing:,} of those that finished are not listed; {forgotten(log.finished.num_forgotten)}")
     if not tally.num_steps:
         notes = []
     if found is not None:

@@ -7,6 +7,7 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 from nvexplore.engine.events import StepRecord
+from nvexplore.explore.step_times import own
 from nvexplore.notebook.answers import Context
 from nvexplore.notebook.view import View
 
@@ -46,10 +47,7 @@ class EngineClock:
         self._durations: list[float] = []
         before = 0.0
         for record in records:
-            times = record.committed
-            seconds = (times.plan_ns + times.run_ns + times.commit_ns) / 1e9
-            # Steps that overlap: what lies before the end of the step before has been counted.
-            self._durations.append(min(seconds, max(0.0, record.time - before)))
+            self._durations.append(own(record, before))
             before = record.time
         self._worked = [0.0, *accumulate(self._durations)]
 

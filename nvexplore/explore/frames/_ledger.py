@@ -6,7 +6,7 @@ from nvexplore.engine.events import BlockEvents, Snapshot, StepRecord
 
 
 class BlockLedger:
-    """num_used, num_shared (of the used: ref count 2 or more), num_cached (held by nobody, but can be hit)."""
+    """num_used, num_shared (of these: ref count 2 or more), num_cached (held by nobody, but can be hit), num_free."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._ref_count = list(snapshot.ref_count)
@@ -15,6 +15,11 @@ class BlockLedger:
         self.num_shared = sum(count > 1 for count in self._ref_count)
         pairs = zip(self._ref_count, self._is_hashed, strict=True)
         self.num_cached = sum(count == 0 and is_hashed for count, is_hashed in pairs)
+
+    @property
+    def num_free(self) -> int:
+        """Held by nobody, those that can be hit included."""
+        return len(self._ref_count) - self.num_used
 
     def plan(self, record: StepRecord, first_event: int = 0) -> None:
         """Follow the record up to its plan: the counts are then those under which the step ran."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pandas as pd
 
-from nvexplore.engine.events import Admitted, StepRecord
+from nvexplore.engine.events import Admitted, BlockEvents
 from nvexplore.explore.frames._table import Column, Table
 from nvexplore.explore.frames._walk import Lengths, Source, as_recorder
 from nvexplore.explore.lifecycle import turns
@@ -51,21 +52,19 @@ def prefix_hits(source: Source) -> pd.DataFrame:
         for record in records:
             lengths.see(turns(record, first_event))
             first_event = 0
-            hits, admitted = _hits(record), record.planned.admitted
+            admitted = record.planned.admitted
+            hits, owners = _follow(record.planned.blocks, filled_by)
+            _follow(record.committed.blocks, filled_by)
             for seq_id, num_cached, miss in zip(
                 admitted.seq_id, admitted.num_cached_tokens, _misses(admitted), strict=True
             ):
-                hit, info = hits.get(seq_id, []), requests[seq_id]
+                num_hit, info = hits[seq_id], requests[seq_id]
                 num_tokens = lengths.num_tokens[seq_id]
                 possible = (num_tokens - 1) // size
-                rate = len(hit) / possible if possible else float("nan")
-                owner = filled_by.get(hit[0]) if hit else None
+                rate = num_hit / possible if possible else float("nan")
                 again = lengths.num_preemptions.get(seq_id, 0) > 0
                 row = (record.step, seq_id, info.request_id, info.num_prompt_tokens, num_tokens)
-                rows.append((*row, possible, len(hit), num_cached, rate, owner, again, *miss))
-            for events in (record.planned.blocks, record.committed.blocks):
-                filled = zip(events.kind, events.block_id, events.seq_id, strict=True)
-                filled_by.update((block, seq_id) for kind, block, seq_id in filled if kind == "hashed")
+                rows.append((*row, possible, num_hit, num_cached, rate, owners.get(seq_id), again, *miss))
     return PREFIX_HITS.frame(dict(zip(PREFIX_HITS, zip(*rows, strict=True), strict=True)) if rows else {})
 
 
@@ -76,12 +75,17 @@ def _misses(admitted: Admitted) -> list[tuple[Any, ...]]:
     return list(zip(*(column or unknown for column in columns), strict=True))
 
 
-def _hits(record: StepRecord) -> dict[int, list[int]]:
-    """seq_id -> the blocks its admission hit, in logical order."""
-    found: dict[int, list[int]] = {}
-    events = record.planned.blocks
-    if "hit" in events.kind:
+def _follow(events: BlockEvents, filled_by: dict[int, int]) -> tuple[Counter[int], dict[int, int | None]]:
+    """seq_id -> how many blocks it hit, and who had filled the first of them. Keeps ``filled_by`` up to date.
+
+    In the order of the events: a plan may evict a block, fill it anew and have another request hit it.
+    """
+    num_hits, owners = Counter[int](), dict[int, int | None]()
+    if "hashed" in events.kind or "hit" in events.kind:
         for kind, block, seq_id in zip(events.kind, events.block_id, events.seq_id, strict=True):
-            if kind == "hit":
-                found.setdefault(seq_id, []).append(block)
-    return found
+            if kind == "hashed":
+                filled_by[block] = seq_id
+            elif kind == "hit":
+                num_hits[seq_id] += 1
+                owners.setdefault(seq_id, filled_by.get(block))
+    return num_hits, owners

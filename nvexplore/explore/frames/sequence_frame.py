@@ -12,6 +12,7 @@ from nvexplore.engine.events import Snapshot, StepRecord
 from nvexplore.explore.frames._table import Column, Table, flat
 from nvexplore.explore.frames._walk import Lengths, Source, as_recorder
 from nvexplore.explore.lifecycle import turns
+from nvexplore.explore.step_times import own_run
 
 SEQUENCES = Table(
     seq_id=Column("int64", "sequence"),
@@ -36,7 +37,7 @@ SEQUENCES = Table(
     num_preemptions=Column("int64", "how often it was sent back to the queue"),
     num_run_tokens=Column("int64", "tokens run for it, prompt, recomputed and decode"),
     num_recomputed_tokens=Column("int64", "of num_run_tokens: those whose KV was lost in a preemption"),
-    run_share_s=Column("float64", "its share, by tokens, of the run time of the steps it was in"),
+    run_share_s=Column("float64", "its share, by tokens, of the run time of its steps, which overlapping steps share"),
 )
 
 
@@ -112,7 +113,7 @@ class _Totals:
         self.num_cached[rows] = columns.num_cached_tokens
         self.status.update(zip(columns.seq_id, columns.status, strict=True))
         last_sampled = self._see_tokens(records)
-        self._see_shares(records)
+        self._see_shares(snapshot, records)
         self._see_turns(snapshot, records, last_sampled)
 
     def inter_token_mean(self) -> NDArray[np.float64]:
@@ -139,10 +140,12 @@ class _Totals:
         step = np.repeat(np.array([record.step for record in records], dtype=np.int64), lengths)[order]
         return dict(zip(seq_id.tolist(), step.tolist(), strict=True))
 
-    def _see_shares(self, records: list[StepRecord]) -> None:
+    def _see_shares(self, snapshot: Snapshot, records: list[StepRecord]) -> None:
         rows = self._rows(flat([record.planned.seq_id for record in records], np.int64))
         count = flat([record.planned.count for record in records], np.int64)
-        per_token = [record.committed.run_ns / 1e9 / max(1, sum(record.planned.count)) for record in records]
+        ends = [snapshot.time, *(record.time for record in records[:-1])]
+        run = map(own_run, records, ends)
+        per_token = [time / max(1, sum(record.planned.count)) for record, time in zip(records, run, strict=True)]
         np.add.at(self.num_run, rows, count)
         share = np.repeat(per_token, [len(record.planned.seq_id) for record in records]) * count
         np.add.at(self.run_share, rows, share)

@@ -11,6 +11,7 @@ from nvexplore.explore.frames._ledger import BlockLedger
 from nvexplore.explore.frames._table import Column, Table
 from nvexplore.explore.frames._walk import Lengths, Source, as_recorder
 from nvexplore.explore.lifecycle import turns
+from nvexplore.explore.step_times import own
 
 STEPS = Table(
     step=Column("int64", "number of the step"),
@@ -37,8 +38,9 @@ STEPS = Table(
     num_finished=Column("int64", "sequences that finished"),
     num_aborted=Column("int64", "requests aborted since the step before"),
     plan_us=Column("float64", "host time of scheduling, microseconds"),
-    run_us=Column("float64", "time in the runner, microseconds (the device's included where it waits for it)"),
+    run_us=Column("float64", "from plan to tokens, microseconds, device time included; overlapping steps share it"),
     commit_us=Column("float64", "host time of the bookkeeping after the run, microseconds"),
+    work_us=Column("float64", "of plan_us + run_us + commit_us what came after the end of the step before: it adds up"),
     graph_size=Column("Int64", "rows of the CUDA graph that ran; missing if none did"),
     padding=Column("Int64", "of these, rows without a sequence"),
     eager_reason=Column("string", "why no CUDA graph ran"),
@@ -57,17 +59,19 @@ def steps(source: Source) -> pd.DataFrame:
     rows: list[tuple[Any, ...]] = []
     for snapshot, records in as_recorder(source).segments:
         ledger, lengths, first_event = BlockLedger(snapshot), Lengths(snapshot), snapshot.event
+        before = snapshot.time  # of a recording whose first steps were dropped: when the last of them ended
         for record in records:
             ledger.plan(record, first_event)
             lengths.see(turns(record, first_event))
             first_event = 0  # only the first record can hold events that the snapshot knows
             num_recomputed = sum(again for _, _, again in lengths.recomputed(record))
-            rows.append(_row(record, ledger, num_recomputed))
+            rows.append(_row(record, ledger, num_recomputed, own(record, before)))
             ledger.commit(record)
+            before = record.time
     return STEPS.frame(dict(zip(STEPS, zip(*rows, strict=True), strict=True)) if rows else {})
 
 
-def _row(record: StepRecord, ledger: BlockLedger, num_recompute_tokens: int) -> tuple[Any, ...]:
+def _row(record: StepRecord, ledger: BlockLedger, num_recompute_tokens: int, work: float) -> tuple[Any, ...]:
     before, planned, committed = record.before, record.planned, record.committed
     num_tokens = sum(planned.count)
     num_decode = planned.is_prefill.count(False)
@@ -88,7 +92,7 @@ def _row(record: StepRecord, ledger: BlockLedger, num_recompute_tokens: int) -> 
         planned.num_running,
         ledger.num_used,
         ledger.num_shared,
-        planned.num_free_blocks,
+        ledger.num_free,
         ledger.num_cached,
         kinds.count("allocated"),
         kinds.count("hit"),
@@ -101,6 +105,7 @@ def _row(record: StepRecord, ledger: BlockLedger, num_recompute_tokens: int) -> 
         committed.plan_ns / 1e3,
         committed.run_ns / 1e3,
         committed.commit_ns / 1e3,
+        work * 1e6,
         planned.graph_size,
         planned.padding,
         planned.eager_reason,

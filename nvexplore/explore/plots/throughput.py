@@ -18,7 +18,7 @@ from nvexplore.explore.plots._figure import (
 )
 
 Array = NDArray[np.float64]
-NEEDED = ("time_s", "num_prefill_tokens", "num_decode_tokens", "plan_us", "run_us", "commit_us")
+NEEDED = ("time_s", "num_prefill_tokens", "num_decode_tokens", "work_us")
 MAX_BINS = 80
 STEPS_A_BIN = 4
 
@@ -31,8 +31,9 @@ def plot_throughput(frame: pd.DataFrame, ax: Axes | None = None, *, clock: str =
     between them (of somebody who steps by hand).
 
     Smoothing: time is cut into equal bins, one for every 4 steps and 80 at most. A step's tokens count as evenly
-    spread over the time it took (its plan, run and commit; where these are not recorded, the time since the step
-    before), so the area under a curve is its number of tokens.
+    spread over the time it took (its plan, run and commit, of a step that overlaps with the one before what came after
+    that; where these are not recorded, the time since the step before), so the area under a curve is its number of
+    tokens.
 
     Without ``ax`` a new Figure is made outside of pyplot: end a cell with ``plot_throughput(...).figure`` to show it.
     """
@@ -73,9 +74,9 @@ def num_bins(num_steps: int) -> int:
 
 
 def intervals(frame: pd.DataFrame, clock: str) -> tuple[Array, Array]:
-    """When each step began and ended, in seconds; each lasts a nanosecond at least."""
+    """When each step began and ended, in seconds, none before the end of the last; each lasts a nanosecond at least."""
     end = frame["time_s"].to_numpy(dtype=np.float64)
-    took = frame[["plan_us", "run_us", "commit_us"]].sum(axis=1).to_numpy(dtype=np.float64) / 1e6
+    took = frame["work_us"].to_numpy(dtype=np.float64) / 1e6
     took = np.where(took > 0, took, np.diff(end, prepend=end[0]))
     took = np.maximum(took, 1e-9)
     if clock == "busy":
