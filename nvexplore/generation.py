@@ -24,7 +24,7 @@ class GenerationOutput:
     token_ids:       all completion tokens, the one that ended it included.
     finish_reason:   "stop", "length", "abort", or "error" (``error`` says what went wrong).
     stop_reason:     for "stop": the stop string, or the id that ended it.
-    num_cached_tokens: prompt tokens from the prefix cache.
+    num_cached_tokens: prompt tokens from the prefix cache when the request was first admitted, whatever came later.
     logprobs:        one entry a completion token, or None: natural log probabilities by id, the likeliest first.
     prompt_logprobs: one entry a prompt token, None for the first; or None. With n > 1 on the first output only.
     """
@@ -134,7 +134,7 @@ def _output(seq: Sequence, decode: Decode, others: tuple[GenerationOutput, ...] 
         token_ids=seq.completion_token_ids,
         text=text.push(shown_token_ids(seq)) + text.flush(),
         finish_reason=seq.finish_reason,
-        num_cached_tokens=seq.num_cached_tokens,
+        num_cached_tokens=seq.num_cached_first,
         stop_reason=seq.stop_reason,
         error=seq.error,
         logprobs=seq.logprobs,

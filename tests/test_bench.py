@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from nvexplore import cli
 from nvexplore.bench import command, contenders
 from nvexplore.bench.compare import compare
 from nvexplore.bench.workload import Run, Workload
+from nvexplore.demo import DemoModelError
+from nvexplore.model_config import ModelConfig
 from nvexplore.toy import make_toy
 
 torch.set_num_threads(1)
@@ -165,3 +168,99 @@ def test_what_does_not_fit_together_is_said(argv: list[str], said: str, capsys: 
 
 def test_every_peer_that_the_command_offers_exists() -> None:
     assert tuple(contenders.PEERS) == command.PEER_NAMES
+
+
+class TestRefusals:
+    """What is wrong with a command is told in one line, before anything is measured; nothing of it stays open."""
+
+    @pytest.fixture(params=[[], ["--serving"]], ids=["decode", "serving"])
+    def mode(self, request: pytest.FixtureRequest) -> list[str]:
+        found: list[str] = request.param
+        return found
+
+    def refused(self, capsys: pytest.CaptureFixture[str], *argv: str) -> str:
+        assert cli.main(["bench", "--threads", "1", "--passes", "1", *argv]) == 1
+        told = capsys.readouterr()
+        lines = [line for line in told.err.splitlines() if line.startswith("nvexplore: ")]
+        assert len(lines) == 1 and told.err.splitlines()[-1] == lines[0] and "Traceback" not in told.err
+        return lines[0]
+
+    @pytest.mark.parametrize(
+        ("model", "message"),
+        [
+            ("./nosuch", "model='./nosuch': no such folder"),
+            ("nosuch", "model='nosuch': no such folder"),
+            ("random:nosuch", "nosuch"),
+            ("nvexplore-tests/no-such-model", "the Hub did not give it"),
+        ],
+    )
+    def test_a_model_that_is_not_there(
+        self, mode: list[str], model: str, message: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert message in self.refused(capsys, *mode, "--model", model)
+
+    @pytest.mark.parametrize(
+        ("name", "content", "message"),
+        [
+            ("config.json", None, "no config.json"),
+            ("config.json", "{", "is not valid JSON"),
+            ("config.json", '{"architectures": ["Mamba"]}', "architecture 'Mamba' is not supported"),
+            ("model.safetensors", None, "safetensors"),
+            ("model.safetensors", "x", "safetensors"),
+            ("tokenizer.json", "{", ""),
+        ],
+    )
+    def test_a_model_that_is_not_whole(
+        self,
+        mode: list[str],
+        name: str,
+        content: str | None,
+        message: str,
+        toy: Path,
+        tmp_path: Path,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        folder = shutil.copytree(toy, tmp_path / "toy")
+        (folder / name).unlink()
+        if content is not None:
+            (folder / name).write_text(content)
+        assert message in self.refused(capsys, *mode, "--model", str(folder))
+
+    def test_a_demo_model_that_cannot_be_fetched(
+        self, mode: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        def fail() -> Path:
+            raise DemoModelError("the demo model\ncannot be fetched")
+
+        monkeypatch.setattr("nvexplore.demo.demo_model_path", fail)
+        assert self.refused(capsys, *mode) == "nvexplore: the demo model cannot be fetched"
+
+    def test_longer_than_the_model(self, toy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        most = ModelConfig.from_path(toy).max_positions
+        line = self.refused(capsys, "--model", str(toy), "--prompt-len", str(most), "--new-tokens", "2")
+        assert f"--prompt-len {most} and --new-tokens 2 are {most + 2} tokens: at most {most}" in line
+        self.refused(capsys, "--model", str(toy), "--prompt-len", "5000")
+        self.refused(capsys, "--model", str(toy), "--new-tokens", str(10**30))
+
+    @pytest.mark.parametrize("batch", [10**6, 10**30])
+    def test_more_than_an_engine_takes(self, toy: Path, batch: int, capsys: pytest.CaptureFixture[str]) -> None:
+        line = self.refused(capsys, "--model", str(toy), "--batch", str(batch), "--prompt-len", "20")
+        assert f"max_num_batched_tokens={20 * batch}: input should be less than or equal to" in line
+
+    def test_an_option_that_no_machine_has_room_for(self, toy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        options = ["--workloads", "step", "--option", "num_kvcache_blocks=10000000000"]
+        line = self.refused(capsys, "--serving", "--model", str(toy), *options)
+        assert "num_kvcache_blocks=10000000000: needs" in line
+
+    def test_the_first_is_closed_where_the_peer_does_not_load(
+        self, toy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        closed: list[str] = []
+
+        def peer(*args: object) -> None:
+            raise OSError("no such file")
+
+        monkeypatch.setitem(contenders.PEERS, "transformers", peer)
+        monkeypatch.setattr(contenders.Nvexplore, "close", lambda self: closed.append(self.name))
+        assert self.refused(capsys, "--model", str(toy)) == "nvexplore: no such file"
+        assert closed == ["nvexplore"]

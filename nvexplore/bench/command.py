@@ -9,6 +9,7 @@ import os
 import platform
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from nvexplore.bench.kernel_command import add_kernel_options, run_kernels
 from nvexplore.bench.serving_command import add_serving_options, run_serving
 from nvexplore.bench.serving_setup import PEERS as SERVING_PEERS
+from nvexplore.bench.serving_setup import find_model
 from nvexplore.command_error import CommandError
 
 if TYPE_CHECKING:
@@ -88,11 +90,14 @@ def _bench_decode(args: argparse.Namespace) -> int:
     from nvexplore.bench.compare import compare
     from nvexplore.bench.contenders import PEERS, Nvexplore
     from nvexplore.bench.workload import Workload
-    from nvexplore.checkpoint import resolve_checkpoint
 
+    path, config = find_model(args.model)
+    length = args.prompt_len + args.new_tokens
+    if length > config.max_positions:
+        asked = f"--prompt-len {args.prompt_len} and --new-tokens {args.new_tokens} are {length} tokens"
+        raise CommandError(f"{asked}: at most {config.max_positions}, what the model was made for")
     if args.threads:
         torch.set_num_threads(args.threads)
-    path = resolve_checkpoint(args.model)
     workloads = [Workload(batch, args.prompt_len, args.new_tokens) for batch in sorted(args.batch)]
     report = {
         "peer": args.peer,
@@ -103,12 +108,15 @@ def _bench_decode(args: argparse.Namespace) -> int:
     report["threads"] = torch.get_num_threads()
     results: list[dict[str, Any]] = []
     for dtype in args.dtype or ["bfloat16", "float32"]:
-        contenders = (Nvexplore(path, dtype, workloads[-1]), PEERS[args.peer](path, dtype, workloads[-1]))
-        try:
-            found = compare(contenders, workloads, args.passes, partial(_tell, dtype))
-        finally:
-            for contender in contenders:
-                contender.close()
+        with ExitStack() as stack:
+            contenders: list[Any] = []
+            for make in (Nvexplore, PEERS[args.peer]):
+                try:
+                    contenders.append(make(path, dtype, workloads[-1]))
+                except (OSError, ValueError) as error:  # the model's other files, or what the engine is asked for
+                    raise CommandError(" ".join(str(error).split())) from None
+                stack.callback(contenders[-1].close)
+            found = compare((contenders[0], contenders[1]), workloads, args.passes, partial(_tell, dtype))
         results += [{"dtype": dtype, **comparison.as_dict()} for comparison in found]
         if args.json != "-":
             _print_table(dtype, found)

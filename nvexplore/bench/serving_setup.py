@@ -35,6 +35,19 @@ class Setup(NamedTuple):
     options: dict[str, Any]
 
 
+def find_model(model: str) -> tuple[Path, ModelConfig]:
+    """The folder of ``--model`` and what its config.json says; CommandError where there is none that runs here."""
+    from nvexplore.checkpoint import resolve_checkpoint
+    from nvexplore.demo import DemoModelError
+    from nvexplore.model_config import ModelConfig
+
+    try:
+        path = resolve_checkpoint(model)
+        return path, ModelConfig.from_path(path)
+    except (OSError, ValueError, TypeError, DemoModelError) as error:
+        raise CommandError(" ".join(str(error).split())) from None
+
+
 def find_setup(args: argparse.Namespace) -> Setup:
     """What ``args`` ask for; CommandError for what is wrong with it."""
     if args.dtype is not None and len(args.dtype) > 1:
@@ -51,19 +64,16 @@ def find_setup(args: argparse.Namespace) -> Setup:
     import torch
 
     from nvexplore.bench.servers import SERVERS, PeerError, find_peer
-    from nvexplore.checkpoint import resolve_checkpoint
     from nvexplore.config import EngineConfig
-    from nvexplore.model_config import ModelConfig
 
     has_gpu = torch.cuda.is_available()
     try:
         if args.peer:
             find_peer(args.peer, args.peer_path)
         EngineConfig.of(**options)
-        path = resolve_checkpoint(args.model)
-        config = ModelConfig.from_path(path)
-    except (FileNotFoundError, ValueError, TypeError, PeerError) as error:
+    except (ValueError, TypeError, PeerError) as error:
         raise CommandError(str(error)) from None
+    path, config = find_model(args.model)
     dtype = args.dtype[0] if args.dtype else config.dtype or "float32"
     if args.peer and (why := SERVERS[args.peer].refusal(config, dtype, has_gpu=has_gpu)):
         raise CommandError(f"--peer {args.peer} {why}")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields, replace
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -16,6 +17,10 @@ from nvexplore.layers.ranking import largest, ranked
 # top_p looks at so many of the likeliest tokens, then at eight times as many, then at all: sorting a whole vocabulary
 # takes ten times as long as finding a thousand.
 _FEW = 1024
+# The coldest and the hottest that logits are divided by. Beyond, only the maximum has weight, or no logit matters any
+# more; float32 would take a colder one for 0 where denormals are flushed, has infinity for a hotter one, and then NaN.
+_COLDEST: Final = torch.finfo(torch.float32).tiny
+_HOTTEST: Final = 1e30
 
 
 @dataclass(slots=True)
@@ -91,7 +96,7 @@ def _keep_top_p(rows: Tensor, temperatures: Tensor, top_p: Tensor) -> None:
         if not chosen.numel():
             return
         some = rows[chosen]
-        weights = _weights(some, temperatures[chosen])
+        weights = weights_of(some, some.amax(-1), temperatures[chosen])
         wanted = top_p[chosen, None] * weights.sum(-1, keepdim=True, dtype=torch.float64)
         ids = ranked(some, min(count, size))
         sums = weights.gather(1, ids).cumsum(-1, dtype=torch.float64)
@@ -108,10 +113,14 @@ def _keep_min_p(rows: Tensor, temperatures: Tensor, min_p: Tensor) -> None:
     chosen = ((min_p > 0) & (temperatures > 0)).nonzero().flatten()
     if chosen.numel():
         some = rows[chosen]
-        too_small = _weights(some, temperatures[chosen]) < min_p[chosen, None]
+        too_small = weights_of(some, some.amax(-1), temperatures[chosen]) < min_p[chosen, None]
         rows[chosen] = some.masked_fill_(too_small, -math.inf)
 
 
-def _weights(rows: Tensor, temperatures: Tensor) -> Tensor:
-    """Probabilities at these temperatures, divided by the largest of the row, which is therefore exactly 1."""
-    return (rows - rows.amax(-1, keepdim=True)).div_(temperatures[:, None]).exp_()
+def weights_of(rows: Tensor, peaks: Tensor, temperatures: Tensor) -> Tensor:
+    """Probabilities [R, vocab] at positive temperatures [R], divided by those of ``peaks`` [R], the rows' largest.
+
+    The largest is therefore exactly 1, and none is NaN however hot or cold, as long as the peaks are finite.
+    """
+    mild = temperatures.clamp(_COLDEST, _HOTTEST)
+    return (rows - peaks[:, None]).div_(mild[:, None]).exp_()

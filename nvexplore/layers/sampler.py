@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from nvexplore.layers.controls import Controls, apply_controls
+from nvexplore.layers.controls import Controls, apply_controls, weights_of
 
 
 def uniforms_of(sample_keys: Tensor) -> Tensor:
@@ -17,7 +17,8 @@ def sample(logits: Tensor, temperatures: Tensor, uniforms: Tensor, controls: Con
     """Choose one id a row: logits [R, vocab] float32, temperatures and uniforms [R] -> [R] int64.
 
     Temperature 0: the first maximum. Otherwise the first id at which the summed probabilities of
-    softmax(logits / temperature) exceed the row's uniform number. Rows do not influence one another.
+    softmax(logits / temperature) exceed the row's uniform number; however hot or cold, that is an id of the row. Rows
+    do not influence one another.
     A row whose maximum is not a finite number gives -1. ``controls`` change some rows of logits before all this.
     """
     if controls is not None:
@@ -31,8 +32,7 @@ def sample(logits: Tensor, temperatures: Tensor, uniforms: Tensor, controls: Con
 
 def _draw(logits: Tensor, peaks: Tensor, temperatures: Tensor, uniforms: Tensor) -> Tensor:
     # The largest weight is exactly 1 however small the temperature: nothing overflows, the rest fades to 0.
-    weights = (logits - peaks[:, None]).div_(temperatures[:, None]).exp_()
-    sums = weights.cumsum_(dim=-1)
+    sums = weights_of(logits, peaks, temperatures).cumsum_(dim=-1)
     totals = sums[:, -1:]
     points = (uniforms[:, None] * totals).to(sums.dtype)
     # right=True: the first sum above the point, which is never that of a token without weight. Where rounding

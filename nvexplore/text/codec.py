@@ -3,35 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from collections.abc import Sequence as SequenceOf
 from pathlib import Path
 from typing import Any
 
-from nvexplore.prompts import Messages
+from nvexplore.checks import check_ints, check_text
+from nvexplore.prompts import Messages, Prompt, as_prompt, checked_messages
 from nvexplore.text.bos import warn_of_two_bos, with_one_bos
 
 
 class Codec:
-    """Wraps a Hugging Face tokenizer; ``path`` is what messages call it."""
+    """Wraps a Hugging Face tokenizer; ``path`` is what messages call it. vocab_size: the model's."""
 
-    def __init__(self, tokenizer: Any, path: Path) -> None:
+    def __init__(self, tokenizer: Any, path: Path, vocab_size: int) -> None:
         self.tokenizer = tokenizer
         self._path = path
+        self._vocab_size = vocab_size
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of ``text``, with the special tokens that the tokenizer adds by itself; warns of two BOS."""
-        ids = list(self.tokenizer.encode(text))
+        """Token ids of ``text``, with the special tokens that the tokenizer adds by itself; warns of two BOS.
+
+        TypeError for what is no text, ValueError for half a character, which no tokenizer takes.
+        """
+        ids = list(self.tokenizer.encode(check_text("text", text)))
         warn_of_two_bos(ids, self.tokenizer.bos_token_id)
         return ids
+
+    def ids_of(self, prompt: Prompt) -> SequenceOf[int]:
+        """Token ids of a prompt: of its text, or those that it gives, which are not checked."""
+        given = as_prompt("prompt", prompt)
+        return self.encode(given) if isinstance(given, str) else given
 
     def decode(self, token_ids: Iterable[int]) -> str:
         """Text of ``token_ids``, without special tokens, and with every space the model wrote."""
         ids = list(token_ids)
         return str(self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
+    def text_of(self, token_ids: Iterable[int]) -> str:
+        """``decode`` for ids of any origin: TypeError or ValueError for what is no id of the model's."""
+        return self.decode(check_ints("token_ids", token_ids, minimum=0, maximum=self._vocab_size - 1))
+
     def chat_prompt(self, messages: Messages) -> list[int]:
         """Token ids of a conversation in the model's template; ValueError if there is none."""
         if not self.tokenizer.chat_template:
             raise ValueError(f"the tokenizer of {self._path} has no chat template; use generate()")
-        ids: Any = self.tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, return_dict=False)
+        checked = checked_messages(messages)
+        ids: Any = self.tokenizer.apply_chat_template(checked, add_generation_prompt=True, return_dict=False)
         bos = self.tokenizer.bos_token_id
         return with_one_bos(list(ids), bos, is_added=bos is not None and self.tokenizer.encode("")[:1] == [bos])
