@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import difflib
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
@@ -12,9 +12,14 @@ from nvexplore.engine.eviction import Eviction, make_eviction
 from nvexplore.engine.limits import EngineLimits
 from nvexplore.engine.policy import Policy, make_policy
 
+if TYPE_CHECKING:
+    from nvexplore.model_config import ModelConfig
+
 DEFAULT_MAX_MODEL_LEN = 4096
 _BLOCK_SIZE = 16
 _FLASH_ATTN_BLOCK_SIZE = 256  # flash-attn 2 takes multiples of it only, and flash-attn-4 is fastest with it
+_MOST_ROWS = 2**24  # sequences, or tokens of a step: some memory is set aside for each beforehand
+_LARGEST_SEED = 2**63 - 1  # that of a request too
 _AttentionName = Literal["auto", "torch", "triton", "flash_attn"]
 _DEFAULTS = {
     "cpu": {"max_num_seqs": 32, "max_num_batched_tokens": 512, "overlap": False},
@@ -57,12 +62,14 @@ class EngineConfig(BaseModel):
         "sequences that hold KV blocks at the same time, at most; None: 32 on a CPU, 512 on a GPU",
         "max_num_seqs",
         ge=1,
+        le=_MOST_ROWS,
     )
     max_num_batched_tokens: int | None = _option(
         None,
         "tokens a step, at most: longer prompts run in chunks; None: 512 on a CPU, 16384 on a GPU",
         "max_num_batched_tokens",
         ge=1,
+        le=_MOST_ROWS,
     )
     max_model_len: int | None = _option(
         None,
@@ -136,7 +143,7 @@ class EngineConfig(BaseModel):
         "number format of KV alone; auto: `dtype`; `fp8`: 8 bits (e4m3, no scales, beyond 448 it is 448), which makes "
         "room for about twice as many blocks as 16 bits do and rounds each value to 4 significant bits",
     )
-    seed: int = _option(0, "of the sampler; equal seeds give equal tokens", ge=0)
+    seed: int = _option(0, "of the sampler; equal seeds give equal tokens", ge=0, le=_LARGEST_SEED)
 
     @classmethod
     def of(cls, **options: Any) -> Self:
@@ -167,16 +174,11 @@ class EngineConfig(BaseModel):
         """These and the pool's, by the names that ``ModelRunner`` gives them."""
         return self.backend_options() | {name: getattr(self, name) for name in _POOL}
 
-    def model_len(self, max_position_embeddings: int) -> int:
-        """The length limit for a model that was made for ``max_position_embeddings`` positions."""
+    def model_len(self, model: ModelConfig) -> int:
+        """The length limit for a model; a ValueError says why it cannot run as long sequences as are asked for."""
         if self.max_model_len is None:
-            return min(max_position_embeddings, DEFAULT_MAX_MODEL_LEN)
-        if self.max_model_len > max_position_embeddings:
-            raise ValueError(
-                f"max_model_len={self.max_model_len}: must be at most {max_position_embeddings}, "
-                "the model's max_position_embeddings"
-            )
-        return self.max_model_len
+            return min(model.max_positions, DEFAULT_MAX_MODEL_LEN)
+        return model.check_max_model_len(self.max_model_len)
 
     def limits(self, *, num_blocks: int, max_model_len: int) -> EngineLimits:
         """The engine's limits once the pool's size is known."""

@@ -23,6 +23,7 @@ from nvexplore.generation import (
     read_deltas,
     run_to_end,
 )
+from nvexplore.half_made import closed_if_it_fails
 from nvexplore.progress import LoadProgress
 from nvexplore.prompts import Messages, Prompt, as_list, params_for
 from nvexplore.sampling_params import SamplingParams
@@ -58,9 +59,9 @@ class LLM:
         self.config = config = asked.on(device.type)
         self.path = resolve_checkpoint(model)
         self.model_config = ModelConfig.from_path(self.path)
-        max_model_len = config.model_len(self.model_config.max_positions)
+        max_model_len = config.model_len(self.model_config)
         self.tokenizer = AutoTokenizer.from_pretrained(self.path)
-        self._codec = Codec(self.tokenizer, self.path)
+        self._codec = Codec(self.tokenizer, self.path, self.model_config.vocab_size)
         self.runner: ModelRunner | None = start_runner(
             self.path,
             self.model_config,
@@ -69,14 +70,15 @@ class LLM:
             progress=LoadProgress(),
             **config.runner_options(),
         )
-        self._engine: Engine | None = Engine(
-            config.limits(num_blocks=self.runner.num_blocks, max_model_len=max_model_len),
-            self.runner,
-            eos_token_ids=self.model_config.eos_token_ids | ({self.tokenizer.eos_token_id} - {None}),
-            vocab_size=self.model_config.vocab_size,
-            stop_matcher=StopFinder(self._codec.decode),
-            overlap=bool(config.overlap),
-        )
+        with closed_if_it_fails(self.runner.close):
+            self._engine: Engine | None = Engine(
+                config.limits(num_blocks=self.runner.num_blocks, max_model_len=max_model_len),
+                self.runner,
+                eos_token_ids=self.model_config.eos_token_ids | ({self.tokenizer.eos_token_id} - {None}),
+                vocab_size=self.model_config.vocab_size,
+                stop_matcher=StopFinder(self._codec.decode),
+                overlap=bool(config.overlap),
+            )
         self._lock = threading.RLock()
 
     @staticmethod
@@ -105,7 +107,7 @@ class LLM:
 
     def decode(self, token_ids: Iterable[int]) -> str:
         """Text of ``token_ids``, without special tokens."""
-        return self._codec.decode(token_ids)
+        return self._codec.text_of(token_ids)
 
     def chat_prompt(self, messages: Messages) -> list[int]:
         """Token ids of a conversation in the model's template, ready for the assistant's turn.
@@ -125,7 +127,8 @@ class LLM:
     ) -> Sequence:
         """Queue a prompt; the Sequence returned fills up as ``step`` is called. priority: lower is sooner."""
         with self._lock:
-            return self.engine.add_request(self._ids(prompt), sampling_params, request_id=request_id, priority=priority)
+            ids = self._codec.ids_of(prompt)
+            return self.engine.add_request(ids, sampling_params, request_id=request_id, priority=priority)
 
     def abort(self, request_id: str) -> bool:
         """End a request; False if no such request lives."""
@@ -168,8 +171,6 @@ class LLM:
             check_progress(record, self.engine)
             yield record
 
-    # ------------------------------------------------------------------ whole prompts
-
     def generate(
         self,
         prompts: Prompt | SequenceOf[Prompt],
@@ -177,7 +178,7 @@ class LLM:
         *,
         use_tqdm: bool = True,
     ) -> list[GenerationOutput]:
-        """Complete ``prompts`` (texts or lists of token ids; one SamplingParams for all, or one each), in order.
+        """Complete ``prompts`` (texts or token ids, see ``Prompt``; one SamplingParams for all, or one each), in order.
 
         A bad prompt is refused before any is queued. An interrupt ends this call's requests and leaves others be.
         """
@@ -185,7 +186,7 @@ class LLM:
         params = params_for(batch, sampling_params)
         engine = self.engine
         with self._lock:
-            checked = [engine.check_request(self._ids(p), s) for p, s in zip(batch, params, strict=True)]
+            checked = [engine.check_request(self._codec.ids_of(p), s) for p, s in zip(batch, params, strict=True)]
         firsts: list[Sequence] = []
         try:
             for ids, each in zip(checked, params, strict=True):
@@ -211,7 +212,7 @@ class LLM:
         """
         params = SamplingParams() if sampling_params is None else sampling_params
         with self._lock:
-            ids = self.engine.check_request(self._ids(prompt), params)
+            ids = self.engine.check_request(self._codec.ids_of(prompt), params)
         return self._stream(ids, params)
 
     def _stream(self, ids: list[int], params: SamplingParams) -> Iterator[TextDelta]:
@@ -225,22 +226,22 @@ class LLM:
     def _end(self, firsts: list[Sequence]) -> None:
         """Abort what is left of these requests."""
         with self._lock:
+            engine = self._engine
             for seq in (seq for first in firsts for seq in first.samples):
-                if not seq.is_finished and not self.is_closed:
-                    self.engine.abort(seq.request_id)
-
-    def _ids(self, prompt: Prompt) -> SequenceOf[int]:
-        return self.encode(prompt) if isinstance(prompt, str) else prompt
+                if not seq.is_finished and engine is not None:
+                    engine.abort(seq.request_id)
 
     @property
     def is_closed(self) -> bool:
         return self._engine is None
 
     def close(self) -> None:
-        """Free weights and KV pool; a second call does nothing."""
-        runner, self.runner, self._engine = self.runner, None, None
-        if runner is not None:
-            runner.close()
+        """Free weights and KV pool, once a step of another thread has ended; its call raises then. May be repeated."""
+        self._engine = None  # before the lock: a thread that steps on and on would take it again and again
+        with self._lock:
+            if self.runner is not None:
+                self.runner.close()
+            self.runner = None
 
     def __enter__(self) -> LLM:
         return self

@@ -71,7 +71,12 @@ class ModelConfig:
                 f"max_model_len={max_model_len}: rope_type={self.rope.rope_type!r} is supported within its original "
                 f"length only, set max_model_len={self.max_positions} or less"
             )
-        return check_int("max_model_len", max_model_len, minimum=1, maximum=self.max_positions)
+        length = check_int("max_model_len", max_model_len, minimum=1)
+        if length > self.max_positions:
+            is_stretched = self.max_positions > self.max_position_embeddings
+            whose = "factor times the original length of its yarn" if is_stretched else "max_position_embeddings"
+            raise ValueError(f"max_model_len={length}: must be at most {self.max_positions}, the model's {whose}")
+        return length
 
     @classmethod
     def from_path(cls, path: str | Path) -> ModelConfig:

@@ -113,6 +113,15 @@ def test_the_share_of_the_floor_is_of_the_very_requests_of_the_pass(clock: Clock
     assert by_case(figures)["share of the floor's speed", ""] == pytest.approx(expected)
 
 
+@pytest.mark.parametrize(("name", "times"), [("nvexplore", 1), ("recorded", 1), ("vllm", 2), ("nano-vllm", 2)])
+def test_peers_are_held_against_a_floor_without_nvexplores_options(name: str, times: int, clock: Clock) -> None:
+    server, shares = FakeServer(clock, name), []
+    for floors in ([lambda prompts, new: 1e-3], [lambda prompts, new: 1e-3, lambda prompts, new: 2e-3]):
+        (workload,) = workloads(["throughput"], Sizes(scale=1 / 64), *floors)
+        shares.append(by_case(workload.measure(server, 3))["share of the floor's speed", ""])
+    assert shares[1] == pytest.approx(times * shares[0])
+
+
 # ---------------------------------------------------------------- requests that arrive
 
 

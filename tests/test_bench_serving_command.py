@@ -163,6 +163,38 @@ def test_on_a_gpu_it_is_the_full_size_and_held_against_the_floor(
 
 
 @pytest.mark.parametrize(
+    ("options", "kv_dtype_bytes", "num_ranks"),
+    [({}, 4, 1), ({"kv_cache_dtype": "fp8"}, 1, 1), ({"tensor_parallel_size": 2}, 4, 2)],
+)
+def test_the_floor_is_that_of_the_options(
+    options: dict[str, Any], kv_dtype_bytes: int, num_ranks: int, toy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keys and values of 8 bits are read faster, and two GPUs read two halves at once: a share is of that."""
+    from nvexplore.bench import roofline
+    from nvexplore.model_config import ModelConfig
+
+    bandwidth, config = roofline.Bandwidth(1e9, 1e9), ModelConfig.from_path(toy)
+    monkeypatch.setattr("torch.cuda.current_device", lambda: 0)
+    monkeypatch.setattr(roofline, "measured_bandwidth", lambda device: bandwidth)
+    monkeypatch.setattr(roofline, "measured_matmul", lambda device, dtype: 1e12)
+    setup = serving_setup.Setup(toy, config, "float32", True, "a GPU", 1.0, 0.9, options)
+    found = [floor([5, 9], [4, 4]) for floor in serving_command._floors(setup, print)]
+    assert found == [
+        roofline.throughput_floor(
+            config,
+            ([5, 9], [4, 4]),
+            bandwidth,
+            dtype_bytes=4,
+            kv_dtype_bytes=kv,
+            num_ranks=ranks,
+            matmul_flops_per_s=1e12,
+        ).seconds
+        for kv, ranks in ((kv_dtype_bytes, num_ranks), (4, 1))
+    ]
+    assert (found[0] < found[1]) is bool(options)
+
+
+@pytest.mark.parametrize(
     ("argv", "said"),
     [
         (["--peer", "vllm", "--memory", "0.6"], "--memory 0.6: at most 0.5, for each of two"),

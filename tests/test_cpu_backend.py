@@ -313,5 +313,16 @@ def test_free_memory_is_the_smaller_of_machine_and_container(monkeypatch: pytest
     assert cpu._free_memory() == 3000
     files["/sys/fs/cgroup/memory.max"] = "500\n"
     assert cpu._free_memory() == 0
+    # What the kernel keeps of files that nobody uses any more is in "current", and makes room when it is asked to.
+    stat = "/sys/fs/cgroup/memory.stat"
+    for limit, current, cached, free in ((4000, 3000, 2500, 3500), (4000, 3000, 9999, 4000), (500, 1000, 600, 100)):
+        files["/sys/fs/cgroup/memory.max"] = f"{limit}\n"
+        files["/sys/fs/cgroup/memory.current"] = f"{current}\n"
+        files[stat] = f"anon 77\nfile 12345\ninactive_file_x 1\ninactive_file {cached}\nactive_file 4\n"
+        assert cpu._free_memory() == free
+    files[stat] = "anon 77\n"
+    assert cpu._free_memory() == 0
+    files |= {"/sys/fs/cgroup/memory.max": f"{1 << 50}\n", stat: "inactive_file 8\n"}
+    assert cpu._free_memory() == 5000 << 10  # the machine has less
     files.clear()
     assert cpu._free_memory() > 0

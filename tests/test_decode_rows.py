@@ -92,3 +92,23 @@ def test_a_table_that_is_too_short_is_named() -> None:
     del seqs[1].block_table[-1:]
     with pytest.raises(ValueError, match="request '1': its blocks do not hold the token of this step"):
         rows.build(rows_of(seqs), 2, buffer)
+
+
+def test_memory_grows_with_the_rows_that_come() -> None:
+    """What is set aside is for rows that came, not for all that may; more than it was made for are laid out as well."""
+    source = random.Random(0)
+    rows = DecodeRows(block_size=SIZE, seed=0, max_rows=2**20, max_blocks=WIDEST)
+    assert rows._tables.nbytes < 2**20
+    seqs = [sequence(number, source) for number in range(1300)]
+    for count in (3, 512, 513, 1300, 7, 1300):
+        batch = rows_of(seqs[:count])
+        found = rows.build(batch, count, buffer)
+        expected = build_forward_batch(batch, SIZE, seed=0)
+        fields = unpack(found.packed, decode_shapes(count, expected.block_tables.shape[1]))
+        for name, field in fields.items():
+            assert field.tolist() == getattr(expected, name).tolist(), f"{name} with {count} rows"
+        for seq in seqs:
+            seq.token_ids.append(5)
+            seq.num_computed_tokens += 1
+            if len(seq.block_table) * SIZE < seq.num_tokens:
+                seq.block_table.append(source.randrange(500))

@@ -157,6 +157,25 @@ def test_the_devices_clock(toy: Path, overlap: bool) -> None:
     assert steps.frame()["device_us"].min() > 0
 
 
+@pytest.mark.parametrize("options", [{"kv_cache_dtype": "fp8"}, {"tensor_parallel_size": 2}, {}])
+def test_the_bytes_a_step_must_read_are_those_of_this_rank_and_its_pool(options: dict[str, Any], toy: Path) -> None:
+    found = measure(toy, {"graphs": VARIANTS["graphs"]}, ASKED, passes=1, **OPTIONS, **options).variants["graphs"].steps
+    with LLM(toy, **OPTIONS, **options) as llm:
+        runner = llm.runner
+        assert runner is not None
+        weights = {
+            p.data_ptr(): p.nbytes
+            for name, p in runner.model.named_parameters()
+            if p.dim() == 2 and (".layers." in name or "lm_head" in name or "embed_tokens" in name)
+        }
+        per_token = runner.memory.block_bytes // 4
+    decode = [count for count, is_prefill in zip(found.rows, found.is_prefill, strict=True) if not is_prefill]
+    expected = [
+        sum(weights.values()) + rows * (6 + step) * per_token for step, rows in enumerate(decode)
+    ]  # prompts of 5, one new token, and the newest's own
+    assert [each for each in found.read_bytes if each is not None] == expected
+
+
 def test_a_hook_is_gone_after_an_error() -> None:
     target = SimpleNamespace()
     hook = hooked(target, "method", lambda: 1)

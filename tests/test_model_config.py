@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from nvexplore.config import EngineConfig
 from nvexplore.model_config import ModelConfig
 
 SIZES = {
@@ -203,6 +204,41 @@ def test_a_length_that_would_turn_cached_keys_is_refused_by_its_rope_type() -> N
     read = ModelConfig.from_dict(config(max_position_embeddings=64, rope_scaling={"type": "dynamic", "factor": 2.0}))
     with pytest.raises(ValueError, match=r"max_model_len=65: rope_type='dynamic' .* max_model_len=64 or less"):
         read.check_max_model_len(65)
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({}, "max_model_len=9000: must be at most 4096, the model's max_position_embeddings"),
+        (
+            {"rope_parameters": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 2048}},
+            "max_model_len=9000: must be at most 8192, the model's factor times the original length of its yarn",
+        ),
+        (
+            {"rope_parameters": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}},
+            "max_model_len=9000: must be at most 4096, the model's max_position_embeddings",
+        ),
+        (
+            {"rope_parameters": LONGROPE, "original_max_position_embeddings": 64},
+            "max_model_len=9000: rope_type='longrope' {}",
+        ),
+        (
+            {"rope_scaling": {"type": "dynamic", "factor": 2.0}, "original_max_position_embeddings": 64},
+            "max_model_len=9000: rope_type='dynamic' {}",
+        ),
+    ],
+    ids=["plain", "yarn", "short yarn", "longrope", "dynamic"],
+)
+def test_an_engines_option_is_refused_by_what_limits_it(keys: dict[str, Any], said: str) -> None:
+    read = ModelConfig.from_dict(config(max_position_embeddings=4096, **keys))
+    with pytest.raises(ValueError, match="max_model_len") as refusal:
+        EngineConfig.of(max_model_len=9000).model_len(read)
+    assert str(refusal.value) == said.format(
+        "is supported within its original length only, set max_model_len=64 or less"
+    )
+    longest = read.max_positions
+    assert EngineConfig.of(max_model_len=longest).model_len(read) == longest
+    assert EngineConfig.of().model_len(read) == min(longest, 4096)
 
 
 def test_from_path(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import time
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,11 @@ import msgspec
 import pytest
 import torch
 
+from nvexplore.backends.ranks import ProcessRanks
 from nvexplore.engine.engine import Engine
 from nvexplore.engine.events import Snapshot
 from nvexplore.llm import LLM
+from nvexplore.runner.model_runner import ModelRunner
 from nvexplore.runner.rank_error import RankError
 from nvexplore.runner.rank_processes import RankProcesses
 from nvexplore.runner.tensor_parallel import Leader, interrupts_held
@@ -132,17 +135,81 @@ def test_an_error_of_rank_0_ends_the_others(toy: Path, monkeypatch: pytest.Monke
 
 
 def test_a_rank_that_cannot_begin(tmp_path: Path) -> None:
-    """Rank 1's share has a NaN, of which rank 0 would not know."""
+    toy = broken_on_rank_1(tmp_path)
+    with pytest.raises(RankError, match=r"rank 1 of 2 failed: WeightsError: .*gate_up_proj.* is not finite"):
+        LLM(toy, tensor_parallel_size=2, **OPTIONS)
+
+
+def broken_on_rank_1(folder: Path) -> Path:
+    """A toy whose share for rank 1 has a NaN, of which rank 0 does not know."""
     import numpy as np
     from safetensors.numpy import load_file, save_file
 
-    toy = make_toy(tmp_path, "llama")
-    file = tmp_path / "model.safetensors"
+    toy = make_toy(folder, "llama")
+    file = toy / "model.safetensors"
     weights = load_file(file)
     weights["model.layers.0.mlp.gate_proj.weight"][-1, 0] = np.nan
     save_file(weights, file)
+    return toy
+
+
+@pytest.mark.parametrize("blocks", [None, 20])
+def test_nobody_is_waited_for_who_may_not_come(
+    blocks: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NCCL connects at the first sum, and waits there for ever for a rank that is gone: all must have loaded by then.
+
+    gloo, which runs here, would tell; so what is asked is whether rank 0 has begun.
+    """
+    begun: list[str] = []
+    real = {name: getattr(ProcessRanks, name) for name in ("sum", "gather", "share", "least")}
+    for name in real:
+
+        def call(self: ProcessRanks, x: Any, name: str = name) -> Any:
+            begun.append(name)
+            return real[name](self, x)
+
+        monkeypatch.setattr(ProcessRanks, name, call)
     with pytest.raises(RankError, match=r"rank 1 of 2 failed: WeightsError: .*gate_up_proj.* is not finite"):
+        LLM(broken_on_rank_1(tmp_path / "broken"), tensor_parallel_size=2, num_kvcache_blocks=blocks, **OPTIONS)
+    assert begun == []
+    with LLM(make_toy(tmp_path / "whole"), tensor_parallel_size=2, num_kvcache_blocks=blocks, **OPTIONS):
+        assert begun[0] == "least", "ranks meet before anything is computed, while all are known to be alive"
+
+
+def test_a_rank_that_is_killed_while_it_loads(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has said that it is here, and says nothing any more."""
+    wait = RankProcesses.wait_loaded
+
+    def killed(self: RankProcesses) -> None:
+        self._processes[0].is_loaded = False
+        self._processes[0].popen.kill()
+        wait(self)
+
+    monkeypatch.setattr(RankProcesses, "wait_loaded", killed)
+    with pytest.raises(RankError, match=r"rank 1 of 2 is gone \(killed by signal 9\)"):
         LLM(toy, tensor_parallel_size=2, **OPTIONS)
+
+
+def test_rank_0_that_cannot_begin_frees_what_it_has(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All have loaded, and one more is waited for in vain: weights and pool go, though the error is kept."""
+    made: list[Any] = []
+    real = ModelRunner.__init__
+
+    def noted(self: ModelRunner, *given: Any, **named: Any) -> None:
+        real(self, *given, **named)
+        made.append(weakref.ref(self.model.lm_head.weight))
+        made.append(weakref.ref(self.kv_cache.pool))
+
+    def fail(self: RankProcesses) -> None:
+        raise RankError("rank 1 of 2 failed: never mind")
+
+    monkeypatch.setattr(ModelRunner, "__init__", noted)
+    monkeypatch.setattr(RankProcesses, "wait_ready", fail)
+    with pytest.raises(RankError, match="never mind") as kept:
+        LLM(toy, tensor_parallel_size=2, **OPTIONS)
+    gc.collect()
+    assert len(made) == 2 and [each() for each in made] == [None, None] and kept.value.__traceback__ is not None
 
 
 def test_a_bad_request_harms_nobody(toy: Path, expected: list[int]) -> None:

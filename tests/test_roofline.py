@@ -24,9 +24,9 @@ def small(tied: bool) -> ModelConfig:
     return ModelConfig.from_dict({**SHAPES["qwen3-0.6b"], **shape, "tie_word_embeddings": tied})
 
 
-def matrices(config: ModelConfig) -> tuple[int, int]:
-    """Values in all matrices but the embedding, as the model itself has them; of these, the output layer's."""
-    model = CausalLM(config, max_positions=1, placement=Placement(torch.float32, torch.device("meta")))
+def matrices(config: ModelConfig, num_ranks: int = 1) -> tuple[int, int]:
+    """Values in all matrices but the embedding, as a rank's model has them; of these, the output layer's."""
+    model = CausalLM(config, max_positions=1, placement=Placement(torch.float32, torch.device("meta"), 0, num_ranks))
     head = model.lm_head.weight.numel()
     layers = sum(
         weight.numel() for name, weight in model.named_parameters() if weight.dim() == 2 and ".layers." in name
@@ -72,6 +72,31 @@ def test_the_floor_of_a_few_requests_counted_step_by_step(tied: bool) -> None:
     assert floor.kv_seconds == floor.kv_bytes / 4.2e12 and floor.weight_seconds == floor.weight_bytes / 4.2e12
     assert floor.prefill_seconds == flops / 1e12
     assert floor.seconds == pytest.approx(floor.kv_seconds + floor.weight_seconds + floor.prefill_seconds)
+
+
+@pytest.mark.parametrize(("kv_heads", "num_ranks", "kv_heads_each"), [(2, 1, 2), (2, 2, 1), (1, 2, 1), (6, 2, 3)])
+@pytest.mark.parametrize("kv_dtype_bytes", [None, 1, 2])
+def test_the_floor_of_a_rank_is_that_of_what_it_holds(
+    kv_heads: int, num_ranks: int, kv_heads_each: int, kv_dtype_bytes: int | None
+) -> None:
+    """Shares of weights, heads and the vocabulary; of fewer KV heads than ranks copies. Keys and values of 8 bits."""
+    config, prompts, outputs = replace(small(False), num_key_value_heads=kv_heads), [5, 12], [4, 9]
+    floor = throughput_floor(
+        config,
+        (prompts, outputs),
+        RATES,
+        dtype_bytes=2,
+        kv_dtype_bytes=kv_dtype_bytes,
+        num_ranks=num_ranks,
+        matmul_flops_per_s=1e12,
+    )
+    every, head = matrices(config, num_ranks)
+    contexts = sum(range(6, 9)) + sum(range(13, 21))
+    assert floor.weight_bytes == 8 * every * 2
+    assert floor.kv_bytes == contexts * 3 * 2 * kv_heads_each * 10 * (kv_dtype_bytes or 2)
+    flops = 2 * sum(prompts) * (every - head) + 2 * 2 * head
+    scores = sum(sum(range(1, prompt + 1)) for prompt in prompts)
+    assert floor.prefill_flops == flops + 3 * (6 // num_ranks) * scores * 4 * 10
 
 
 def test_one_new_token_each_is_a_prefill_alone() -> None:

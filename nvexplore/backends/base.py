@@ -71,15 +71,20 @@ class Backend(ABC):
         """
 
     @abstractmethod
-    def available_memory(self, run_largest: Callable[[], None]) -> int | DeviceMemory:
+    def available_memory(self, run_largest: Callable[[], int]) -> int | DeviceMemory:
         """Return the bytes that a KV pool may take now.
 
-        run_largest: runs the largest steps that there can be, for a backend that measures what they take.
+        run_largest: runs the largest steps that there can be, for a backend that measures what they take, in a pool
+                     of their own, which is gone afterwards; returns the bytes of that.
         """
+
+    def whole_memory(self) -> int | None:
+        """Return the bytes that not even a pool of a size asked for may exceed, or None: the attempt will show."""
+        return None
 
     def staging(self, size: int) -> Tensor:
         """Return [size] int32 on the CPU to build a step's batch in; good until the next call."""
-        return torch.empty(size, dtype=torch.int32)
+        return torch.empty(size, dtype=torch.int32, device="cpu")
 
     def capture(  # noqa: B027 - most backends run every step as it comes
         self,

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from nvexplore.models.decoder import CausalLM
 
 _FEW_ROWS: Final = 16
+_CONTAINER: Final = Path("/sys/fs/cgroup")
 _POOL_LIMIT: Final = 1 << 30  # bytes: a KV pool on the CPU shares memory with everything else
 
 
@@ -84,7 +85,10 @@ class CpuBackend(Backend):
             decode_backend=name if num_decode else None,
         )
 
-    def available_memory(self, run_largest: Callable[[], None]) -> int:
+    def whole_memory(self) -> int:
+        return _whole_memory()
+
+    def available_memory(self, run_largest: Callable[[], int]) -> int:
         return min(_POOL_LIMIT, _free_memory() // 2)
 
     def close(self) -> None:
@@ -199,9 +203,28 @@ def _free_memory() -> int:
         free = next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
     except (OSError, StopIteration):
         pass
+    return min(free, _free_of_share(free))
+
+
+def _free_of_share(unlimited: int) -> int:
+    """Return the bytes that are left of the container's share, or ``unlimited``."""
     try:
-        group = Path("/sys/fs/cgroup")
-        limit, used = ((group / f"memory.{name}").read_text().strip() for name in ("max", "current"))
-        return min(free, max(0, int(limit) - int(used)))
+        limit, used = (int((_CONTAINER / f"memory.{name}").read_text()) for name in ("max", "current"))
     except (OSError, ValueError):  # no such file, or "max": no limit
-        return free
+        return unlimited
+    try:
+        # Files that were read and are not in use any more are counted as used, and make room: a checkpoint's, say.
+        lines = (_CONTAINER / "memory.stat").read_text().splitlines()
+        cached = next(int(line.split()[1]) for line in lines if line.startswith("inactive_file "))
+    except (OSError, StopIteration):
+        cached = 0
+    return max(0, min(limit, limit - used + cached))
+
+
+def _whole_memory() -> int:
+    """Return the bytes of the machine's memory, or of the container's share, whoever has them now."""
+    whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        return min(whole, int((_CONTAINER / "memory.max").read_text()))
+    except (OSError, ValueError):  # no such file, or "max": no limit
+        return whole

@@ -20,6 +20,7 @@ from nvexplore.backends.attention import PagedAttention
 from nvexplore.backends.attention.by_phase import names_by_phase
 from nvexplore.backends.base import Backend
 from nvexplore.backends.cuda_graphs import DecodeGraphs
+from nvexplore.backends.cuda_memory import measured_memory
 from nvexplore.backends.graphs import release_memory
 from nvexplore.backends.grouped_experts import grouped_experts
 from nvexplore.backends.kernels.add_rms_norm import add_rms_norm
@@ -135,6 +136,8 @@ class CudaBackend(Backend):
             graphs.capture_all(model, max_num_batched_tokens, progress=progress)
         except torch.OutOfMemoryError:
             graphs.close()
+            if self.ranks.size > 1:
+                raise  # the others have memory, perhaps, and would wait for this rank in the middle of their graphs
             self._no_graphs = "no memory was left to capture graphs"
             warnings.warn(
                 f"{self._no_graphs}, so decode steps are launched kernel by kernel: lower gpu_memory_utilization="
@@ -145,18 +148,8 @@ class CudaBackend(Backend):
             self._graphs, self.graph_bytes = graphs, graphs.num_bytes
             self.last_ids = graphs.last_ids
 
-    def available_memory(self, run_largest: Callable[[], None]) -> DeviceMemory:
-        torch.cuda.synchronize(self.device)
-        torch.cuda.empty_cache()
-        held = torch.cuda.memory_allocated(self.device)
-        weights = max(0, held - self._held_before)
-        torch.cuda.reset_peak_memory_stats(self.device)
-        run_largest()
-        torch.cuda.synchronize(self.device)
-        peak = torch.cuda.max_memory_allocated(self.device) - held
-        torch.cuda.empty_cache()
-        free, total = torch.cuda.mem_get_info(self.device)
-        return DeviceMemory(total, self._utilization, weights, peak, free)
+    def available_memory(self, run_largest: Callable[[], int]) -> DeviceMemory:
+        return measured_memory(self.device, self._held_before, self._utilization, run_largest)
 
     def close(self) -> None:
         self._attention.close()
@@ -165,7 +158,7 @@ class CudaBackend(Backend):
         self._graphs, self._no_graphs = None, "the engine is closed"
         self._staging.close()
         self._read_back.close()
-        self.last_ids = torch.empty(0, dtype=torch.int64)
+        self.last_ids = torch.empty(0, dtype=torch.int64, device="cpu")
 
     def release(self) -> None:
         if self.device.type == "cuda":

@@ -60,6 +60,7 @@ class DecodeGraphs(Graphs):
     def capture_all(self, model: CausalLM, max_tokens: int, *, progress: bool) -> None:
         """Capture every size, and small steps with prompt tokens, of up to ``max_tokens`` tokens."""
         device = self.backend.device
+        torch.cuda.empty_cache()  # as the first capture does, which would hide as much of what the graphs take
         before = torch.cuda.memory_reserved(device)
         pool = torch.cuda.graph_pool_handle()
         decode = ladder(self.largest)
@@ -84,6 +85,6 @@ class DecodeGraphs(Graphs):
 
     def batch_of(self, size: int) -> ForwardBatch:
         batch = decode_batch_of(self.inbox, size, self.tables[:size], self._block_size)
-        batch.order.copy_(torch.arange(size, dtype=torch.int32))
+        batch.order.copy_(torch.arange(size, dtype=torch.int32, device="cpu"))
         batch.slot_mapping.fill_(-1)
         return replace(batch, plan=self._attention.plan(batch))

@@ -103,8 +103,8 @@ class Graphs:
             graph.reset()
         self._graphs.clear()
         _ALIVE.discard(self)
-        self.inbox = self.tables = torch.empty(0, dtype=torch.int32)
-        self.last_ids = torch.empty(0, dtype=torch.int64)
+        self.inbox = self.tables = torch.empty(0, dtype=torch.int32, device="cpu")
+        self.last_ids = torch.empty(0, dtype=torch.int64, device="cpu")
 
     def _run(self, model: CausalLM, batch: ForwardBatch) -> tuple[Tensor, Tensor]:
         size = batch.num_tokens

@@ -127,7 +127,7 @@ class PrefillGraphs(Graphs):
         tiles = [(row, first) for row in range(rows) for first in range(0, starts[row + 1] - starts[row], self._tile)]
         tiles.sort(key=lambda tile: -tile[1])
         tiles += [(-1, 0)] * (fields["tiles"].shape[1] - len(tiles))
-        fields["tiles"].copy_(torch.tensor(tiles, dtype=torch.int32).T)
+        fields["tiles"].copy_(torch.tensor(tiles, dtype=torch.int32, device="cpu").T)
 
     def batch_of(self, size: int) -> ForwardBatch:
         fields: dict[str, Any] = unpack(self.inbox, self._shapes(size, 0))

@@ -46,7 +46,7 @@ class ReadBack:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._places = [torch.empty(0, dtype=torch.int64)] * 2
+        self._places = [torch.empty(0, dtype=torch.int64, device="cpu")] * 2
 
     def begin(self) -> Any:
         """A moment on the device's clock."""
@@ -63,8 +63,8 @@ class ReadBack:
         turn = isinstance(unread, CudaIds) and unread.place is self._places[0]
         if self._places[turn].shape[0] < ids.shape[0]:
             # The old one may still be written to; whoever reads it keeps it.
-            self._places[turn] = torch.empty(2 * ids.shape[0], dtype=torch.int64, pin_memory=True)
+            self._places[turn] = torch.empty(2 * ids.shape[0], dtype=torch.int64, device="cpu", pin_memory=True)
         return CudaIds(ids, self._places[turn], began)
 
     def close(self) -> None:
-        self._places = [torch.empty(0, dtype=torch.int64)] * 2
+        self._places = [torch.empty(0, dtype=torch.int64, device="cpu")] * 2

@@ -21,15 +21,15 @@ class Staging:
     def take(self, size: int) -> Tensor:
         """[size] int32, good until ``sent`` and two more calls."""
         if self._device.type == "cpu":
-            return torch.empty(size, dtype=torch.int32)
+            return torch.empty(size, dtype=torch.int32, device="cpu")
         self._turn = (self._turn + 1) % _BUFFERS
         while len(self._buffers) <= self._turn:
-            self._buffers.append((torch.empty(0, dtype=torch.int32), None))
+            self._buffers.append((torch.empty(0, dtype=torch.int32, device="cpu"), None))
         buffer, read = self._buffers[self._turn]
         if read is not None:
             read.synchronize()
         if buffer.shape[0] < size:
-            buffer = torch.empty(2 * size, dtype=torch.int32, pin_memory=True)
+            buffer = torch.empty(2 * size, dtype=torch.int32, device="cpu", pin_memory=True)
         self._buffers[self._turn] = buffer, None
         return buffer[:size]
 

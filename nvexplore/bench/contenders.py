@@ -69,12 +69,12 @@ class Transformers:
     def run(self, workload: Workload) -> Run:
         from transformers import StoppingCriteriaList
 
-        ids = torch.tensor(workload.prompts(self.vocab_size))
+        ids = torch.tensor(workload.prompts(self.vocab_size), device=self._model.device)
         times: list[float] = []
 
         def note_time(input_ids: torch.Tensor, scores: Any, **_: Any) -> torch.Tensor:
             times.append(time.perf_counter())
-            return torch.zeros(input_ids.shape[0], dtype=torch.bool)
+            return torch.zeros(input_ids.shape[0], dtype=torch.bool, device=input_ids.device)
 
         started = time.perf_counter()
         out = self._model.generate(

@@ -117,19 +117,21 @@ def _generate(llm: LLM, requests: Requests, seed: int) -> float:
 
 
 def _watched(llm: LLM, requests: Requests, seed: int) -> Steps:
-    assert llm.runner is not None
+    runner = llm.runner
+    assert runner is not None
     records: list[StepRecord] = []
 
     def keep(item: Snapshot | StepRecord) -> None:
         if isinstance(item, StepRecord):
             records.append(item)
 
-    device = llm.runner.backend.device
+    device = runner.backend.device
     clock = CudaClock(device) if device.type == "cuda" else None
     began = time.perf_counter_ns()
-    with llm.engine.subscribe(keep), Watch(llm.runner, clock) as watch:
+    with llm.engine.subscribe(keep), Watch(runner, clock) as watch:
         _generate(llm, requests, seed)
-    return steps_of(records, watch.steps, clock, began, llm.model_config, llm.runner.dtype.itemsize)
+    sizes = runner.dtype.itemsize, runner.kv_cache.pool.dtype.itemsize, runner.backend.ranks.size
+    return steps_of(records, watch.steps, clock, began, llm.model_config, *sizes)
 
 
 def _census(llm: LLM, requests: Requests, seed: int) -> Census | None:

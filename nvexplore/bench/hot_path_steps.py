@@ -87,15 +87,17 @@ def steps_of(
     began: int,
     config: ModelConfig,
     dtype_bytes: int,
+    kv_dtype_bytes: int | None = None,
+    num_ranks: int = 1,
 ) -> Steps:
     """Columns of a pass that began at ``began`` (ns); ValueError unless each record was watched.
 
-    dtype_bytes: of a weight, and of a value in the KV pool.
+    dtype_bytes, kv_dtype_bytes, num_ranks: as for ``read_bytes``.
     """
     if len(records) != len(watched):
         raise ValueError(f"{len(records)} records, but {len(watched)} steps were watched")
     rows: list[dict[str, Any]] = []
-    landed = began
+    landed, sizes = began, (dtype_bytes, kv_dtype_bytes, num_ranks)
     for record, moments in zip(records, watched, strict=True):
         planned, committed = record.planned, record.committed
         ended = moments.wait_ended + committed.commit_ns
@@ -120,7 +122,7 @@ def steps_of(
                 "wall_us": _us(ended - landed),
                 "device_at": None if device is None else _us(device[0] - began),
                 "device_us": None if device is None else _us(device[1] - device[0]),
-                "read_bytes": None if is_prefill else read_bytes(config, planned, dtype_bytes),
+                "read_bytes": None if is_prefill else read_bytes(config, planned, *sizes),
                 "graph_size": planned.graph_size,
                 "padding": planned.padding,
                 "eager_reason": planned.eager_reason,
@@ -133,15 +135,28 @@ def steps_of(
     return Steps(**{name: [row[name] for row in rows] for name in Steps.__struct_fields__})
 
 
-def read_bytes(config: ModelConfig, planned: Planned, dtype_bytes: int) -> int | None:
-    """What a decode step must read: all matrices once, and each row's keys and values so far; None with experts."""
+def read_bytes(
+    config: ModelConfig, planned: Planned, dtype_bytes: int, kv_dtype_bytes: int | None = None, num_ranks: int = 1
+) -> int | None:
+    """What a decode step must read: all matrices once, and each row's keys and values so far; None with experts.
+
+    dtype_bytes: of a weight; kv_dtype_bytes: of a value in the KV pool, None: the same. Of several ranks each must read
+    so much of its share.
+    """
     from nvexplore.bench.roofline import Bandwidth, throughput_floor
 
     if config.moe is not None:
         return None
     # A prompt that is a token shorter than the context, and the one step that makes its second token.
     lengths = [length - 1 for length in planned.context_len], [2] * len(planned.context_len)
-    floor = throughput_floor(config, lengths, Bandwidth(1.0, 1.0), dtype_bytes=dtype_bytes)
+    floor = throughput_floor(
+        config,
+        lengths,
+        Bandwidth(1.0, 1.0),
+        dtype_bytes=dtype_bytes,
+        kv_dtype_bytes=kv_dtype_bytes,
+        num_ranks=num_ranks,
+    )
     return floor.kv_bytes + floor.weight_bytes
 
 

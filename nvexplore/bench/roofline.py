@@ -31,7 +31,7 @@ class Bandwidth:
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """The least time for a workload, had the device nothing to do but this, and by what.
+    """The least time for a workload, had the device nothing to do but this, and by what; of several, each its share.
 
     kv_bytes:      keys and values that decode steps read; weight_bytes: weights, once in each of ``num_steps`` steps.
     prefill_flops: of all prompts; prefill_seconds: None where no rate was given.
@@ -91,9 +91,14 @@ def throughput_floor(
     bandwidth: Bandwidth,
     *,
     dtype_bytes: int,
+    kv_dtype_bytes: int | None = None,
+    num_ranks: int = 1,
     matmul_flops_per_s: float | None = None,
 ) -> Floor:
     """The floor of requests that all come at once: their prompts' lengths, and how many new tokens each gets.
+
+    dtype_bytes: of a weight; kv_dtype_bytes: of a key's or value's number in the pool, None: the same.
+    num_ranks: devices like this one over which the layers are split.
 
     Prompts give the first tokens; then every step decodes one token of each request that lacks some, reading its keys
     and values so far and, once a step, all matrices. What is written, norms and activations are not counted.
@@ -106,14 +111,14 @@ def throughput_floor(
         raise ValueError(f"{len(prompts)} prompt lengths but {len(outputs)} output lengths")
     if not prompts or min(*prompts, *outputs) < 1:
         raise ValueError("lengths of prompts and outputs must be at least 1, of one request or more")
-    layer, head = _layer_weights(config), config.vocab_size * config.hidden_size
-    kv_values = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim
+    layer, head = _layer_weights(config, num_ranks), config.vocab_size * config.hidden_size // num_ranks
+    kv_values = 2 * config.num_hidden_layers * _kv_heads(config, num_ranks) * config.head_dim
     # Step s of a request sees its prompt and s new tokens, for s = 1 up to one less than it has new tokens.
     contexts = sum((new - 1) * prompt + _sum_to(new - 1) for prompt, new in zip(prompts, outputs, strict=True))
-    kv_bytes = contexts * kv_values * dtype_bytes
+    kv_bytes = contexts * kv_values * (dtype_bytes if kv_dtype_bytes is None else kv_dtype_bytes)
     num_steps = max(outputs) - 1
     weight_bytes = num_steps * (config.num_hidden_layers * layer + head) * dtype_bytes
-    scores = sum(map(_sum_to, prompts)) * config.num_hidden_layers * config.num_attention_heads
+    scores = sum(map(_sum_to, prompts)) * config.num_hidden_layers * config.num_attention_heads // num_ranks
     prefill_flops = 2 * (sum(prompts) * config.num_hidden_layers * layer + len(prompts) * head)
     prefill_flops += 4 * scores * config.head_dim
     return Floor(
@@ -139,10 +144,15 @@ def nano_vllm_lengths() -> tuple[list[int], list[int]]:
     return prompts, [source.randint(100, 1024) for _ in range(256)]
 
 
-def _layer_weights(config: ModelConfig) -> int:
-    """Values in the matrices of one decoder layer."""
-    q, kv = (heads * config.head_dim for heads in (config.num_attention_heads, config.num_key_value_heads))
-    return config.hidden_size * (2 * q + 2 * kv + 3 * config.intermediate_size)
+def _layer_weights(config: ModelConfig, num_ranks: int) -> int:
+    """Values in one rank's matrices of one decoder layer."""
+    q, kv = (heads * config.head_dim for heads in (config.num_attention_heads, _kv_heads(config, num_ranks)))
+    return config.hidden_size * (2 * q // num_ranks + 2 * kv + 3 * config.intermediate_size // num_ranks)
+
+
+def _kv_heads(config: ModelConfig, num_ranks: int) -> int:
+    """One rank's: where there are fewer than ranks, neighbours have copies of one."""
+    return max(1, config.num_key_value_heads // num_ranks)
 
 
 def _sum_to(count: int) -> int:

@@ -6,6 +6,7 @@ import argparse
 import tomllib
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -94,30 +95,42 @@ def _workloads_of(args: argparse.Namespace, setup: Setup, tell: Say) -> list[Ser
     from nvexplore.bench.serving_workloads import Sizes, workloads
 
     sizes = Sizes(setup.scale, min(IDS, setup.config.vocab_size), setup.config.max_positions, args.rate)
-    floor = _floor(setup, tell) if setup.has_gpu and "throughput" in args.workloads else None
-    return workloads(args.workloads, sizes, floor)
+    floors = _floors(setup, tell) if setup.has_gpu and "throughput" in args.workloads else ()
+    return workloads(args.workloads, sizes, *floors)
 
 
-def _floor(setup: Setup, tell: Say) -> Floor | None:
-    """What the throughput workload is held against: measured before engines take the memory. None with experts."""
+def _floors(setup: Setup, tell: Say) -> tuple[Floor, Floor] | tuple[()]:
+    """What the throughput workload is held against: measured before engines take the memory. None with experts.
+
+    The first is nvexplore's own, since keys and values may be narrower, and layers split; then that of its peers.
+    """
     import torch
 
     from nvexplore.bench.roofline import measured_bandwidth, measured_matmul, throughput_floor
+    from nvexplore.runner.kv_cache import resolve_kv_dtype
 
     if setup.config.moe is not None:
         tell("no floor is known for a model with experts")
-        return None
+        return ()
     tell("measuring what the device can do")
     device, dtype = torch.device("cuda", torch.cuda.current_device()), getattr(torch, setup.dtype)
     bandwidth, flops = measured_bandwidth(device), measured_matmul(device, dtype)
     torch.cuda.empty_cache()
 
-    def floor(prompts: Sequence[int], new: Sequence[int]) -> float:
+    def floor(prompts: Sequence[int], new: Sequence[int], *, kv_dtype: torch.dtype, num_ranks: int) -> float:
         return throughput_floor(
-            setup.config, (prompts, new), bandwidth, dtype_bytes=dtype.itemsize, matmul_flops_per_s=flops
+            setup.config,
+            (prompts, new),
+            bandwidth,
+            dtype_bytes=dtype.itemsize,
+            kv_dtype_bytes=kv_dtype.itemsize,
+            num_ranks=num_ranks,
+            matmul_flops_per_s=flops,
         ).seconds
 
-    return floor
+    kv_dtype = resolve_kv_dtype(setup.options.get("kv_cache_dtype", "auto"), dtype)
+    ranks = setup.options.get("tensor_parallel_size", 1)
+    return partial(floor, kv_dtype=kv_dtype, num_ranks=ranks), partial(floor, kv_dtype=dtype, num_ranks=1)
 
 
 def _measure(
@@ -144,7 +157,7 @@ def _measure(
                     memory=setup.memory,
                     options=setup.options,
                 )
-            except (PeerError, ValueError) as error:
+            except (PeerError, ValueError, OSError) as error:
                 raise CommandError(str(error)) from None
             stack.callback(server.close)
             servers.insert(0, server)

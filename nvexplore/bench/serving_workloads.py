@@ -14,6 +14,7 @@ from nvexplore.bench.serving import IDS, WORKLOADS, CountsHits, Figure, Server, 
 from nvexplore.bench.serving_arrivals import mixed_arrivals
 
 BATCHES: Final = (1, 8, 32, 64)
+_WITH_OPTIONS: Final = ("nvexplore", "recorded")
 
 Floor = Callable[[Sequence[int], Sequence[int]], float]
 """The least seconds on this machine for requests with prompts of such lengths, and so many new tokens each."""
@@ -47,10 +48,15 @@ class Sizes:
         return max(1, min(self.of(full, 4), self.max_model_len - new))
 
 
-def workloads(names: Sequence[str], sizes: Sizes, floor: Floor | None = None) -> list[Serving]:
-    """Those of ``names`` (of WORKLOADS), in the order of WORKLOADS; a step at each batch size is one of its own."""
+def workloads(
+    names: Sequence[str], sizes: Sizes, floor: Floor | None = None, peer_floor: Floor | None = None
+) -> list[Serving]:
+    """Those of ``names`` (of WORKLOADS), in the order of WORKLOADS; a step at each batch size is one of its own.
+
+    peer_floor: that of engines which do not have nvexplore's options; None: the same.
+    """
     makers: dict[str, Callable[[], list[Serving]]] = {
-        "throughput": lambda: [_throughput(sizes, floor)],
+        "throughput": lambda: [_throughput(sizes, floor, peer_floor)],
         "step": lambda: _steps(sizes),
         "first-token": lambda: [_first_token(sizes)],
         "prefill": lambda: [_prefill(sizes)],
@@ -60,13 +66,24 @@ def workloads(names: Sequence[str], sizes: Sizes, floor: Floor | None = None) ->
     return [each for name in WORKLOADS if name in names for each in makers[name]()]
 
 
-def throughput(server: Server, seed: int, *, ids: int, count: int, longest: int, floor: Floor | None) -> list[Figure]:
+def throughput(
+    server: Server,
+    seed: int,
+    *,
+    ids: int,
+    count: int,
+    longest: int,
+    floor: Floor | None,
+    peer_floor: Floor | None = None,
+) -> list[Figure]:
     """nano-vLLM's own benchmark: 256 prompts of 100 to 1,024 ids, as many new tokens each, all at once."""
     source, least = Source("throughput", seed, ids), max(1, longest * 100 // 1024)
     prompts = [source.prompt(source.between(least, longest)) for _ in range(count)]
     max_tokens = [source.between(least, longest) for _ in range(count)]
     took = seconds(server, prompts, max_tokens)
     figures = [Figure("output", "", sum(max_tokens) / took, "tokens/s", True)]
+    if peer_floor is not None and server.name not in _WITH_OPTIONS:
+        floor = peer_floor
     if floor is not None:
         share = floor([len(prompt) for prompt in prompts], max_tokens) / took
         figures.append(Figure("share of the floor's speed", "", 100 * share, "%", None))
@@ -106,9 +123,10 @@ def shared_prefix(server: Server, seed: int, *, ids: int, count: int, shared: in
     return figures
 
 
-def _throughput(sizes: Sizes, floor: Floor | None) -> Serving:
+def _throughput(sizes: Sizes, floor: Floor | None, peer_floor: Floor | None) -> Serving:
     longest = max(1, min(sizes.of(1024, 2), sizes.max_model_len // 2))
-    run = partial(throughput, ids=sizes.ids, count=sizes.of(256, 2), longest=longest, floor=floor)
+    count = sizes.of(256, 2)
+    run = partial(throughput, ids=sizes.ids, count=count, longest=longest, floor=floor, peer_floor=peer_floor)
     return Serving("throughput", run, 2 * longest)
 
 

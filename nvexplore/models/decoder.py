@@ -122,6 +122,10 @@ class CausalLM(nn.Module):
             assert isinstance(layer, DecoderLayer)
             yield layer
 
+    def attentions(self) -> list[Attention]:
+        """The attention of each layer, in order."""
+        return [layer.self_attn for layer in self.decoder_layers()]
+
     def pieces(self) -> Iterator[Piece]:
         """Yield every tensor that a checkpoint of this model has, and where it goes."""
         for name, module in self.named_modules():

@@ -47,14 +47,11 @@ class DecodeRows:
     def __init__(self, *, block_size: int, seed: int, max_rows: int, max_blocks: int) -> None:
         self._block_size = block_size
         self._seed = seed
-        lines = max(_LEAST_LINES, 2 * max_rows)
-        self._lines = lines
+        self._max_blocks = max_blocks
         # seq_id -> its line and its block table as it was last time. A line is forgotten with all others, when there
         # are no more: those of finished sequences are among them.
         self._known: dict[int, tuple[int, list[int]]] = {}
-        self._tables = np.full((lines, max_blocks), -1, np.int32)
-        self._streams = np.zeros(lines, np.uint64)
-        self._temperatures = np.zeros(lines, np.float32)
+        self._make_lines(_LEAST_LINES)
         self._counting = np.arange(max_rows + 1, dtype=np.int32)
 
     def build(
@@ -72,6 +69,8 @@ class DecodeRows:
         seqs, count = batch.seqs, len(batch.seqs)
         if len(self._known) + count > self._lines:
             self._known.clear()
+            if 2 * count > self._lines:  # not before so many rows come: max_rows may be far more than ever do
+                self._make_lines(2 * count)
         lines = np.array([self._line(seq) for seq in seqs], np.intp)
         starts = np.array(batch.starts, np.int32)
         logical = starts // self._block_size
@@ -109,6 +108,12 @@ class DecodeRows:
         tables[:count] = self._tables[lines, :width]
         tables[count:] = -1
         return DecodeBatch(packed, size, count, controls)
+
+    def _make_lines(self, count: int) -> None:
+        self._lines = count
+        self._tables = np.full((count, self._max_blocks), -1, np.int32)
+        self._streams = np.zeros(count, np.uint64)
+        self._temperatures = np.zeros(count, np.float32)
 
     def _line(self, seq: Sequence) -> int:
         known, table = self._known.get(seq.seq_id), seq.block_table

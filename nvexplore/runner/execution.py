@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -17,6 +18,9 @@ Rows = Literal["all", "sampled"] | list[int]
 
 class Execution:
     """A model on its backend; called while that is active, with steps that lie on the host."""
+
+    check: Callable[[], None] | None = None
+    """Raises where what was computed is worth nothing, since another rank has failed meanwhile. Holds no model."""
 
     def __init__(self, model: CausalLM, backend: Backend) -> None:
         self.backend = backend
@@ -57,9 +61,6 @@ class Execution:
         if isinstance(rows, list):
             where = begun.logits_rows.new_tensor(rows)
         return self.backend.logits(hidden, where, self._model.lm_head)
-
-    def check(self) -> None:
-        """Raise where what was computed is worth nothing, since another rank has failed meanwhile."""
 
     def forget(self) -> None:
         """Let go of what ``forward`` has left."""

@@ -170,7 +170,7 @@ def build_forward_batch(
     }
     shapes = {name: arrays[name].shape for name in FIELDS}
     size = packed_size(shapes)
-    packed = torch.empty(size, dtype=torch.int32) if buffer is None else buffer(size)
+    packed = torch.empty(size, dtype=torch.int32, device="cpu") if buffer is None else buffer(size)
     words = packed.numpy()
     for name, begin in offsets(shapes).items():
         words[begin : begin + arrays[name].size * arrays[name].itemsize // 4] = arrays[name].reshape(-1).view(np.int32)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from nvexplore.layers.attention import Attention
 
+_MOST_SLOTS: Final = 2**31 - 1  # slots are int32 numbers on their way to the device
 _NARROW: Final = {"fp8": torch.float8_e4m3fn}  # what keys and values may be stored in beside the model's own format
 
 
@@ -107,24 +108,30 @@ class KVCacheShape(NamedTuple):
 class KVCache:
     """One tensor: pool [2, layers, num_blocks, block_size, num_kv_heads, head_dim], keys then values.
 
-    Layers hold views of it, so that one layer's share can be passed on alone.
+    Layers hold views of it, so that one layer's share can be passed on alone. whole: all bytes that there are, where
+    that is known: it would not fail but end the process. What does not fit is a ValueError.
     """
 
-    def __init__(self, shape: KVCacheShape, num_blocks: int, device: torch.device) -> None:
+    def __init__(self, shape: KVCacheShape, num_blocks: int, device: torch.device, whole: int | None = None) -> None:
         if num_blocks <= 0:
             raise ValueError(f"num_kvcache_blocks={num_blocks}: must be at least 1")
+        if whole is not None and num_blocks * shape.block_bytes > whole:
+            raise _no_room(shape, num_blocks, f"there are {whole:,}", whole)
+        if num_blocks * shape.block_size > _MOST_SLOTS:
+            most = _MOST_SLOTS // shape.block_size
+            raise ValueError(
+                f"num_kvcache_blocks={num_blocks}: must be at most {most} with block_size={shape.block_size}, since "
+                "slots are numbered in 32 bits"
+            )
         self.num_blocks = num_blocks
-        # Zeros, not what the memory held: some kernels read the unwritten end of a block, if without effect.
-        self.pool = torch.zeros(
-            2,
-            shape.num_layers,
-            num_blocks,
-            shape.block_size,
-            shape.num_kv_heads,
-            shape.head_dim,
-            dtype=shape.dtype,
-            device=device,
-        )
+        try:
+            self.pool = _zeros(shape, num_blocks, device)
+        except RuntimeError as error:  # that of the device's memory is one too
+            if device.type == "cuda" and not isinstance(error, torch.OutOfMemoryError):
+                raise
+            free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
+            there = "the machine does not give so many" if free is None else f"{free:,} are free"
+            raise _no_room(shape, num_blocks, there, free) from None
 
     def layer(self, index: int) -> tuple[Tensor, Tensor]:
         """Return one layer's (keys, values), views [num_blocks, block_size, num_kv_heads, head_dim]."""
@@ -134,3 +141,23 @@ class KVCache:
         """Give each attention layer its views, in order."""
         for index, layer in enumerate(layers):
             layer.k_cache, layer.v_cache = self.layer(index)
+
+    def unbind(self, layers: list[Attention]) -> None:
+        """Take them away again: the layers hold nothing of the pool, which may go."""
+        for layer in layers:
+            layer.k_cache = layer.v_cache = self.pool.new_empty(0)
+
+
+def _zeros(shape: KVCacheShape, num_blocks: int, device: torch.device) -> Tensor:
+    """Zeros, not what the memory held: some kernels read the unwritten end of a block, if without effect."""
+    sizes = (2, shape.num_layers, num_blocks, shape.block_size, shape.num_kv_heads, shape.head_dim)
+    return torch.zeros(sizes, dtype=shape.dtype, device=device)
+
+
+def _no_room(shape: KVCacheShape, num_blocks: int, there: str, most: int | None) -> ValueError:
+    size = shape.block_bytes
+    limit = "" if most is None else f": must be at most {most // size}"
+    return ValueError(
+        f"num_kvcache_blocks={num_blocks}: needs {num_blocks * size:,} bytes, {size:,} a block of "
+        f"block_size={shape.block_size} tokens, and {there}{limit}"
+    )

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 class LaunchedBatch:
     """``Launched`` of the model runner. ids: those sampled, on their way. sampled: or all that there is to tell.
 
-    check: called once the ids are there; raises where they are worth nothing.
+    check: called once the ids are there; raises where they are worth nothing. A step that nobody waits for is kept as
+           long as its engine, so nothing here may hold the model.
     """
 
     def __init__(

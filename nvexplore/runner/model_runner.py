@@ -7,6 +7,7 @@ state as they are.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from nvexplore.backends import create_backend
 from nvexplore.backends.ranks import Ranks
 from nvexplore.checks import check_int
 from nvexplore.engine.batch import Dispatch, Launched, Sampled, ScheduledBatch
-from nvexplore.engine.sequence import Sequence
+from nvexplore.half_made import closed_if_it_fails
 from nvexplore.layers.controls import Controls
 from nvexplore.layers.parameter import Placement
 from nvexplore.model_config import ModelConfig
@@ -28,18 +29,13 @@ from nvexplore.runner.dtype import resolve_dtype
 from nvexplore.runner.execution import Execution
 from nvexplore.runner.forward_batch import ForwardBatch, build_forward_batch
 from nvexplore.runner.kv_cache import DeviceMemory, KVCache, KVCacheShape
-from nvexplore.runner.largest import largest_batches
 from nvexplore.runner.launched import LaunchedBatch
 from nvexplore.runner.memory_ledger import ledger_of
 from nvexplore.runner.stopwatch import Stopwatch
+from nvexplore.runner.warm_up import run_largest, run_one_token
 from nvexplore.runner.weights import Progress, load_weights
 from nvexplore.runner.wishes import wishes_of
 from nvexplore.runner.with_logprobs import run_with_logprobs
-from nvexplore.sampling_params import SamplingParams
-
-
-class NonFiniteLogitsError(ArithmeticError):
-    """A model that was just loaded gives logits that are NaN or infinite, so it could say nothing."""
 
 
 class ModelRunner:
@@ -67,11 +63,13 @@ class ModelRunner:
         seed: int = 0,
         progress: Progress | None = None,
         ranks: Ranks | None = None,
+        loaded: Callable[[], None] | None = None,
         **backend_options: Any,
     ) -> None:
         """Load the checkpoint in ``path``, make the pool, run one token; a ValueError names what is wrong.
 
         ranks: the processes that make runners of the same model at this moment, each with its share of it.
+        loaded: called once this one's share is loaded; on rank 0 it waits until those of all are.
         backend_options: what ``create_backend`` takes beside these.
         """
         check_int("block_size", block_size, minimum=1)
@@ -94,58 +92,59 @@ class ModelRunner:
         device = self.backend.device
         clock = Stopwatch()
         self.load_times = clock.seconds
-        placement = Placement(self.dtype, device, ranks.rank, ranks.size)
-        self.model = CausalLM(model_config, max_positions=max_model_len, placement=placement)
-        load_weights(self.model, path, progress)
-        self.backend.prepare_weights(self.model)
-        self.execution = Execution(self.model, self.backend)
-        clock.lap("weights")
-        layers = [layer.self_attn for layer in self.model.decoder_layers()]
-        shape = KVCacheShape.of(layers, block_size, self.dtype, backend_options.get("kv_cache_dtype", "auto"))
-        longest = -(-max_model_len // block_size)
-        # What the largest batch of the longest sequences can hold: on a CPU more would only be prefix cache.
-        useful = max_num_seqs * longest if device.type == "cpu" else None
-        available: int | DeviceMemory | None = None
-        if num_kvcache_blocks is None:
-
-            def run_largest() -> None:
-                KVCache(shape, longest, device).bind(layers)
-                for batch in largest_batches(max_num_batched_tokens, max_num_seqs, max_model_len, list(range(longest))):
-                    self.run(batch)
-
-            available = self.backend.available_memory(run_largest)
-            # What the scheduler hands out, every rank must have.
-            num_kvcache_blocks = ranks.least(shape.num_blocks(available, useful_blocks=useful))
-        self.kv_cache = KVCache(shape, num_kvcache_blocks, device)
-        self.kv_cache.bind(layers)
-        self.num_blocks = num_kvcache_blocks
-        self._rows = DecodeRows(
-            block_size=block_size, seed=seed, max_rows=min(max_num_seqs, max_num_batched_tokens), max_blocks=longest
-        )
-        clock.lap("memory")
-        self._warm_up()
-        clock.lap("warm_up")
-        if not enforce_eager:
-            with self.backend.active():
-                self.backend.capture(
-                    self.model,
-                    max_num_seqs=min(max_num_seqs, max_num_batched_tokens),
-                    max_num_batched_tokens=max_num_batched_tokens,
-                    max_blocks=longest,
-                    block_size=block_size,
-                    progress=progress is not None,
+        longest, limits = -(-max_model_len // block_size), (max_num_batched_tokens, max_num_seqs, max_model_len)
+        # No local variable here holds weights: this call stands in the traceback of what fails within.
+        with closed_if_it_fails(partial(self._drop, releases=ranks.size == 1)):
+            placement = Placement(self.dtype, device, ranks.rank, ranks.size)
+            self.model = CausalLM(model_config, max_positions=max_model_len, placement=placement)
+            load_weights(self.model, path, progress)
+            self.backend.prepare_weights(self.model)
+            self.execution = Execution(self.model, self.backend)
+            clock.lap("weights")
+            if loaded is not None:
+                loaded()
+                ranks.least(0)  # at once: while all are known to be here, they find each other
+            shape = KVCacheShape.of(
+                self.model.attentions(), block_size, self.dtype, backend_options.get("kv_cache_dtype", "auto")
+            )
+            # What the largest batch of the longest sequences can hold: on a CPU more would only be prefix cache.
+            useful = max_num_seqs * longest if device.type == "cpu" else None
+            available: int | DeviceMemory | None = None
+            if num_kvcache_blocks is None:
+                available = self.backend.available_memory(
+                    lambda: run_largest(self.run, self.model, shape, device, *limits)
                 )
-        clock.lap("capture")
-        self.memory = ledger_of(
-            str(device),
-            weights=sum({p.data_ptr(): p.nbytes for p in self.model.parameters()}.values()),
-            shape=shape,
-            num_blocks=num_kvcache_blocks,
-            available=available,
-            useful_blocks=useful,
-            graphs=self.backend.graph_bytes,
-            num_ranks=ranks.size,
-        )
+                # What the scheduler hands out, every rank must have.
+                num_kvcache_blocks = ranks.least(shape.num_blocks(available, useful_blocks=useful))
+            self.kv_cache = KVCache(shape, num_kvcache_blocks, device, self.backend.whole_memory())
+            self.kv_cache.bind(self.model.attentions())
+            self.num_blocks = num_kvcache_blocks
+            max_rows = min(max_num_seqs, max_num_batched_tokens)
+            self._rows = DecodeRows(block_size=block_size, seed=seed, max_rows=max_rows, max_blocks=longest)
+            clock.lap("memory")
+            self._warm_up()
+            clock.lap("warm_up")
+            if not enforce_eager:
+                with self.backend.active():
+                    self.backend.capture(
+                        self.model,
+                        max_num_seqs=max_rows,
+                        max_num_batched_tokens=max_num_batched_tokens,
+                        max_blocks=longest,
+                        block_size=block_size,
+                        progress=progress is not None,
+                    )
+            clock.lap("capture")
+            self.memory = ledger_of(
+                str(device),
+                weights=sum({p.data_ptr(): p.nbytes for p in self.model.parameters()}.values()),
+                shape=shape,
+                num_blocks=num_kvcache_blocks,
+                available=available,
+                useful_blocks=useful,
+                graphs=self.backend.graph_bytes,
+                num_ranks=ranks.size,
+            )
 
     def run(self, batch: ScheduledBatch) -> list[int] | Sampled:
         """Compute the batch; return one token id for each row whose ``samples`` is True, in row order.
@@ -207,8 +206,15 @@ class ModelRunner:
         if not self._closed:
             self._closed = True
             self._end()
-            self.backend.close()
-            del self.model, self.kv_cache, self.execution
+            self._drop()
+
+    def _drop(self, *, releases: bool = True) -> None:
+        """releases: give what is free then back to the device, which waits for it, and so for the other ranks."""
+        self._closed = True
+        self.backend.close()
+        for name in ("model", "kv_cache", "execution"):
+            self.__dict__.pop(name, None)  # a runner that was never made has not all of them
+        if releases:
             self.backend.release()
 
     def _build(
@@ -233,13 +239,7 @@ class ModelRunner:
             raise RuntimeError("this model runner is closed")
 
     def _warm_up(self) -> None:
-        """Run one token in block 0: the first step pays for no set-up, and broken weights show at once."""
-        seq = Sequence(0, [0], SamplingParams(temperature=0), request_id="warm-up")
-        seq.block_table = [0]
-        batch = ScheduledBatch()
-        batch.add(seq, 1, is_prefill=True)
-        if self.run(batch) == [-1]:
-            raise NonFiniteLogitsError("the model's logits are NaN or infinite already for its first token")
+        run_one_token(self.run)
 
 
 def _needs_ids(batch: ScheduledBatch) -> bool:

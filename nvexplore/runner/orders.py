@@ -16,7 +16,7 @@ from nvexplore.runner.execution import Execution, Rows
 from nvexplore.runner.forward_batch import ForwardBatch
 from nvexplore.runner.packing import FIELDS, unpack
 
-_NOTHING = torch.empty(0, dtype=torch.int32)
+_NOTHING = torch.empty(0, dtype=torch.int32, device="cpu")
 _NUMBERS = ("block_size", "num_prefill", "num_decode", "num_padding", "max_seqlen_q", "max_seqlen_k")
 
 
@@ -77,4 +77,4 @@ class Order:
             execution.run(self.laid, self.size, is_fed=self.is_fed)
 
 
-_SOME = Controls(**{field.name: torch.empty(0) for field in fields(Controls)})
+_SOME = Controls(**{field.name: torch.empty(0, device="cpu") for field in fields(Controls)})

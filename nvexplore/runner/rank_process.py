@@ -40,7 +40,7 @@ def main(rank: int, size: int, capacity: int, file: int, news: int, meeting: str
         if device.type == "cuda":
             torch.cuda.set_device(device)  # page-locked memory takes a context on the current one
         ranks = ProcessRanks(rank, size, device, Path(meeting))
-        runner = ModelRunner(**argument, ranks=ranks)
+        runner = ModelRunner(**argument, ranks=ranks, loaded=lambda: tell("loaded"))
         tell("ready")
         channel = OrderChannel(size, capacity, rank=rank, file=file)
         with runner.backend.active():

@@ -53,7 +53,7 @@ class _Process:
         assert self.popen.stdin is not None
         self.stdin: IO[bytes] = self.popen.stdin
         self.news: IO[str] = os.fdopen(reads)
-        self.is_here = self.is_ready = False
+        self.is_here = self.is_loaded = self.is_ready = False
         self.is_gone = threading.Event()
         self.error: str | None = None
         with suppress(BrokenPipeError):  # its end will be heard of
@@ -93,6 +93,10 @@ class RankProcesses:
         self._ranks.append(ranks)
         return ranks
 
+    def wait_loaded(self) -> None:
+        """Wait until all have their weights: one that fails before is no part of what the others wait for together."""
+        self._wait("is_loaded")
+
     def wait_ready(self) -> None:
         """Wait until all have made their runners."""
         self._wait("is_ready")
@@ -123,10 +127,11 @@ class RankProcesses:
             raise
 
     def heard(self, process: _Process, line: str) -> None:
-        """What a process says: "here", "ready", or why it ends."""
+        """What a process says: "here", "loaded", "ready", or why it ends."""
         news = json.loads(line)
         with self._changed:
             process.is_here |= news == "here"
+            process.is_loaded |= news == "loaded"
             process.is_ready |= news == "ready"
             if isinstance(news, dict):
                 process.error = news["error"]

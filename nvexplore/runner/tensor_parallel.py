@@ -56,13 +56,20 @@ def start_runner(
     longest = -(-options["max_model_len"] // options["block_size"])
     capacity = _longest_order(options["max_num_batched_tokens"], options["max_num_seqs"], longest)
     processes = RankProcesses(others, capacity, device)
+    runner: ModelRunner | None = None
+    options |= {"device": device, "progress": progress, "loaded": processes.wait_loaded}
     try:
         with processes.watched():
-            ranks = processes.meet()
-            runner = ModelRunner(path, model_config, device=device, progress=progress, ranks=ranks, **options)
+            runner = ModelRunner(path, model_config, ranks=processes.meet(), **options)
             processes.wait_ready()
     except BaseException:
         processes.close()
+        if runner is not None:
+            runner.close()
+        elif device.type == "cuda":
+            from nvexplore.backends.graphs import release_memory
+
+            release_memory()  # of what the runner has dropped: now the device waits for no rank
         raise
     runner.lead(Leader(runner.model, runner.backend, processes), processes.close)
     return runner
@@ -74,6 +81,7 @@ class Leader(Execution):
     def __init__(self, model: CausalLM, backend: Backend, processes: RankProcesses) -> None:
         super().__init__(model, backend)
         self._processes = processes
+        self.check = processes.check
 
     def run(self, laid: ForwardBatch | DecodeBatch, size: int | None, *, is_fed: bool) -> Tensor:
         with self._ordered(Order("run", laid, size, is_fed)):
@@ -86,9 +94,6 @@ class Leader(Execution):
     def logits(self, rows: Rows) -> Tensor:
         with self._ordered(Order("logits", rows=rows)):
             return super().logits(rows)
-
-    def check(self) -> None:
-        self._processes.check()
 
     @contextmanager
     def _ordered(self, order: Order) -> Iterator[None]:

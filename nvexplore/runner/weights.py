@@ -47,7 +47,8 @@ def load_weights(model: CausalLM, path: str | Path, progress: Progress | None = 
     if progress is not None:
         progress(0, total)
     for file, tensor_names in files.items():
-        with _open(file) as opened:
+        # safetensors makes what it reads where torch's default device is.
+        with torch.device("cpu"), _open(file) as opened:
             for name in tensor_names:
                 for piece in pieces.get(name, ()):
                     values = _read(opened, name, piece, file)

@@ -72,13 +72,13 @@ def _controls(rows: list[tuple[int, Sequence, bool]], vocab_size: int) -> Contro
     seen_rows, seen_ids, seen_counts = _columns(seen, 3)
     banned_rows, banned_ids = _columns(banned, 2)
     return Controls(
-        rows=torch.tensor([row for row, _, _ in rows]),
-        repetition=torch.tensor([p.repetition_penalty for p in asked], dtype=torch.float32),
-        frequency=torch.tensor([p.frequency_penalty for p in asked], dtype=torch.float32),
-        presence=torch.tensor([p.presence_penalty for p in asked], dtype=torch.float32),
-        top_k=torch.tensor([p.top_k or 0 for p in asked]),
-        top_p=torch.tensor([p.top_p for p in asked], dtype=torch.float64),
-        min_p=torch.tensor([p.min_p for p in asked], dtype=torch.float64),
+        rows=torch.tensor([row for row, _, _ in rows], device="cpu"),
+        repetition=torch.tensor([p.repetition_penalty for p in asked], dtype=torch.float32, device="cpu"),
+        frequency=torch.tensor([p.frequency_penalty for p in asked], dtype=torch.float32, device="cpu"),
+        presence=torch.tensor([p.presence_penalty for p in asked], dtype=torch.float32, device="cpu"),
+        top_k=torch.tensor([min(p.top_k or 0, vocab_size) for p in asked], device="cpu"),
+        top_p=torch.tensor([p.top_p for p in asked], dtype=torch.float64, device="cpu"),
+        min_p=torch.tensor([p.min_p for p in asked], dtype=torch.float64, device="cpu"),
         seen_rows=seen_rows,
         seen_ids=seen_ids,
         seen_counts=seen_counts,
@@ -88,4 +88,4 @@ def _controls(rows: list[tuple[int, Sequence, bool]], vocab_size: int) -> Contro
 
 
 def _columns(rows: list[tuple[int, ...]], width: int) -> Tensor:
-    return torch.tensor(rows, dtype=torch.int64).reshape(-1, width).T.contiguous()
+    return torch.tensor(rows, dtype=torch.int64, device="cpu").reshape(-1, width).T.contiguous()

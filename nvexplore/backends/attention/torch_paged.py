@@ -62,7 +62,7 @@ class TorchPagedAttention:
             if stop - start == 1 and context > 0:
                 single.append(row)
             elif context > 0:
-                mask = self._mask(torch.arange(context) > batch.positions[start:stop, None])
+                mask = self._mask(torch.arange(context, device="cpu") > batch.positions[start:stop, None])
                 chunks.append(_Chunk(slice(start, stop), _slots(batch, row, context), mask))
         groups = [self._group(batch, rows, contexts) for rows in _similar_lengths(single, contexts)]
         return [*groups, *chunks]
@@ -89,12 +89,12 @@ class TorchPagedAttention:
         self._buffers.clear()
 
     def _group(self, batch: ForwardBatch, rows: list[int], contexts: list[int]) -> _Group:
-        index = torch.tensor(rows)
+        index = torch.tensor(rows, device="cpu")
         longest = max(contexts[row] for row in rows)
         tokens = batch.cu_seqlens_q[index].long() if len(rows) < batch.num_tokens else None
         if len(rows) == 1:
             return _Group(tokens, _slots(batch, rows[0], longest), None)
-        positions = torch.arange(longest)
+        positions = torch.arange(longest, device="cpu")
         beyond = positions >= batch.context_lens[index, None]
         is_ragged = any(contexts[row] < longest for row in rows)
         # Beyond its context a row reads its own position 0 again: a slot that nobody wrote may hold NaN,
@@ -105,7 +105,7 @@ class TorchPagedAttention:
         return _Group(tokens, slots.flatten(), self._mask(beyond)[:, None, None] if is_ragged else None)
 
     def _mask(self, hidden: Tensor) -> Tensor:
-        return torch.zeros(hidden.shape, dtype=self._dtype).masked_fill_(hidden, -torch.inf)
+        return torch.zeros(hidden.shape, dtype=self._dtype, device=hidden.device).masked_fill_(hidden, -torch.inf)
 
     def _gather(self, cache: Tensor, which: int, slots: Tensor | slice) -> Tensor:
         """Return [slots, num_kv_heads, head_dim]: a view of a slice, else buffer ``which``, until it is next used.
@@ -132,7 +132,7 @@ def _slots(batch: ForwardBatch, row: int, context: int) -> Tensor | slice:
     table = batch.block_tables[row].tolist()[: -(-context // size)]
     if table == list(range(table[0], table[0] + len(table))):
         return slice(table[0] * size, table[0] * size + context)
-    positions = torch.arange(context)
+    positions = torch.arange(context, device="cpu")
     return batch.block_tables[row][positions // size].long() * size + positions % size
 
 
