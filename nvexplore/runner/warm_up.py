@@ -35,7 +35,10 @@ def run_largest(
     """
     layers = model.attentions()
     num_blocks = -(-max_model_len // shape.block_size)
-    cache = KVCache(shape, num_blocks, device)
+    try:
+        cache = KVCache(shape, num_blocks, device)
+    except ValueError as error:  # nobody asked for so many blocks, but for so long a sequence
+        raise ValueError(f"max_model_len={max_model_len}: one sequence of it has no room: {error}") from None
     cache.bind(layers)
     try:
         for batch in largest_batches(max_num_batched_tokens, max_num_seqs, max_model_len, list(range(num_blocks))):

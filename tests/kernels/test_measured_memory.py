@@ -158,3 +158,17 @@ def test_no_memory_for_graphs(ranks: Ranks, toy: Path, monkeypatch: pytest.Monke
         with pytest.raises(torch.OutOfMemoryError, match="no memory for another graph"):
             runner_of(toy)
     assert gpu.num_captures == 1 and closed
+
+
+def test_a_sequence_that_has_no_room_is_told_by_its_length(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of blocks nobody has said anything: it is the longest sequence that has to be run."""
+    gpu = Gpu(1 << 24, 0)
+    gpu.use(monkeypatch)
+
+    def full(shape: Any, num_blocks: int, device: Any) -> torch.Tensor:
+        raise torch.OutOfMemoryError(f"no memory for {num_blocks} blocks")
+
+    monkeypatch.setattr("nvexplore.runner.kv_cache._zeros", full)
+    message = r"^max_model_len=128: one sequence of it has no room: .*32: needs [\d,]+ bytes"
+    with pytest.raises(ValueError, match=message):
+        runner_of(toy)
