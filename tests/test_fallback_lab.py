@@ -87,6 +87,15 @@ def test_a_view_stands_still_while_its_output_is_written_again(notebook: tuple[L
     assert page.locator(".nvx-blocks").count() == 2 and lab.errors == [] and lab.foreign == []
 
 
+def run_to_the_last_step(lab: LabNotebook) -> Page:
+    """Run all cells until the controls show the last step, with their buttons."""
+    lab.run_all()
+    page = lab.page
+    page.locator(".nvx-controls[data-step='120']").wait_for()
+    page.locator(".nvx-buttons").wait_for()
+    return page
+
+
 def wait_for_both(page: Page) -> None:
     """Both block views show the last step; one that is out of sight draws it when it is looked at."""
     views = page.locator(".nvx-blocks")
@@ -98,10 +107,7 @@ def wait_for_both(page: Page) -> None:
 
 def test_a_kernel_that_restarts_leaves_the_last_state_and_says_so(notebook: tuple[LabNotebook, Path]) -> None:
     lab, file = notebook
-    lab.run_all()
-    page = lab.page
-    page.locator(".nvx-controls[data-step='120']").wait_for()
-    page.locator(".nvx-buttons").wait_for()
+    page = run_to_the_last_step(lab)
     page.wait_for_timeout(1500)
     page.evaluate(SAVE)  # what Lab saves of widgets is the state of those that have a kernel
     assert all("\nafter step 119: 1 running" in text for cell in (2, 3) for text in texts_of(file, cell))
@@ -126,10 +132,7 @@ BUSY = "the kernel is busy and has not answered yet: this is the last state it s
 def test_a_kernel_that_is_only_busy_is_not_gone(notebook: tuple[LabNotebook, Path]) -> None:
     """Run All where a cell behind the view blocks, as one does that loads a model: nothing is taken away by it."""
     lab, _ = notebook
-    lab.run_all()
-    page = lab.page
-    page.locator(".nvx-controls[data-step='120']").wait_for()
-    page.locator(".nvx-buttons").wait_for()
+    page = run_to_the_last_step(lab)
     block = "import ctypes; ctypes.PyDLL(None).sleep(12)"  # it holds on to all threads of Python
     page.evaluate(START, block)
     page.click("[data-command=step]")  # and what is pressed meanwhile is not lost
