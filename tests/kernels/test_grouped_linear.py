@@ -96,12 +96,18 @@ def test_a_broken_row_breaks_no_other(place: Place) -> None:
     assert (~out[27:]).any(dim=0).nonzero().flatten().tolist() == [5]
 
 
+def test_float32_is_multiplied_as_such(place: Place) -> None:
+    """Matrix units would round factors to 11 bits and be 0.001 off."""
+    given = place.randn(3, 1000, scale=0.1), place.randn(2, 5, 1000), place.ints([1, 3])
+    assert_near(grouped_linear(*given), formula, *given, atol=5e-5)
+
+
 def test_float32_is_summed_as_such(place: Place) -> None:
-    """Matrix units would round its factors to 11 bits, or sums to 16."""
+    """From 1024 on, sums of 16 bits would forget all that is added; those of 32 lose 2**-14 a time."""
     x, weight = place.randn(3, 1000, scale=0.1), place.randn(2, 5, 1000)
     x[:, 0], x[:, -1], weight[:, :, 0], weight[:, :, -1] = 1.0, -1.0, 1024.0, 1024.0
     ends = place.ints([1, 3])
-    assert_near(grouped_linear(x, weight, ends), formula, x, weight, ends, atol=1e-3)
+    assert_near(grouped_linear(x, weight, ends), formula, x, weight, ends, atol=1000 * 2.0**-14)
 
 
 def test_nothing_to_do(place: Place) -> None:
