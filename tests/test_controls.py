@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from nvexplore import LLM
 from nvexplore.engine.batch import ScheduledBatch
@@ -101,11 +102,12 @@ def random_params(rng: np.random.Generator) -> SamplingParams:
     )
 
 
-@pytest.mark.parametrize("few", [1024, 4])
+@pytest.mark.parametrize(("few", "at_once"), [(1024, 1 << 24), (4, 120), (1024, 1)])
 @pytest.mark.parametrize("seed", range(40))
-def test_random_rows_equal_the_reference(seed: int, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where top_p's set does not fit into the few likeliest tokens that are looked at first."""
+def test_random_rows_equal_the_reference(seed: int, few: int, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where top_p's set does not fit into the few likeliest tokens that it looks at first; few rows at a time."""
     monkeypatch.setattr(controls_module, "_FEW", few)
+    monkeypatch.setattr(controls_module, "_AT_ONCE", at_once)
     rng = np.random.default_rng(seed)
     rows = [
         (random_params(rng), rng.integers(0, 40, 5).tolist(), rng.integers(0, 40, rng.integers(0, 9)).tolist())
@@ -133,6 +135,31 @@ def test_each_row_is_what_it_is_alone() -> None:
         assert torch.equal(together[row : row + 1], controlled(logits[row : row + 1], rows[row]))
     backwards = controlled(logits.flip(0), *rows[::-1])
     assert torch.equal(backwards.flip(0), together)
+
+
+class Large(TorchDispatchMode):
+    """Adds up the bytes of tensors made with more than ``most`` values."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.most, self.made = most, 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for made in result if isinstance(result, tuple | list) else (result,):
+            is_new = isinstance(made, Tensor) and not func.is_view and all(made is not arg for arg in args)
+            self.made += made.nbytes if is_new and made.numel() > self.most else 0
+        return result
+
+
+def test_filters_take_memory_for_some_rows_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """512 rows of 151,936 would take 4 GB, which the KV pool may not have left."""
+    monkeypatch.setattr(controls_module, "_AT_ONCE", 5000)
+    logits = torch.randn(32, 1000)
+    params = SamplingParams(temperature=0.9, top_k=700, top_p=0.999, min_p=1e-6, repetition_penalty=1.1)
+    with Large(5000) as seen:
+        controlled(logits, *[(params, [1, 2], [3])] * 32)
+    assert seen.made == logits.nbytes  # what is returned
 
 
 class TestAgainstTransformers:

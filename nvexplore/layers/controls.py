@@ -17,6 +17,9 @@ from nvexplore.layers.ranking import largest, ranked
 # top_p looks at so many of the likeliest tokens, then at eight times as many, then at all: sorting a whole vocabulary
 # takes ten times as long as finding a thousand.
 _FEW = 1024
+# So many logits are filtered at a time (110 rows of 151,936). Filters take ten times the bytes of what they filter, and
+# the KV pool may have left no room for that of 512 rows.
+_AT_ONCE = 1 << 24
 # The coldest and the hottest that logits are divided by. Beyond, only the maximum has weight, or no logit matters any
 # more; float32 would take a colder one for 0 where denormals are flushed, has infinity for a hotter one, and then NaN.
 _COLDEST: Final = torch.finfo(torch.float32).tiny
@@ -60,26 +63,29 @@ def apply_controls(logits: Tensor, temperatures: Tensor, controls: Controls) -> 
     What a filter leaves keeps its logit, so one that removes nothing changes no draw. A row without a finite maximum
     (NaN, +inf, or all -inf) becomes NaN.
     """
-    rows = logits[controls.rows]  # a copy
-    is_broken = ~rows.amax(-1).isfinite()
-    rows[is_broken] = 0.0
-    _penalise(rows, controls)
-    rows[controls.banned_rows, controls.banned_ids] = -math.inf
-    temperatures = temperatures[controls.rows]
-    _keep_top_k(rows, temperatures, controls.top_k)
-    _keep_top_p(rows, temperatures, controls.top_p)
-    _keep_min_p(rows, temperatures, controls.min_p)
-    rows[is_broken] = math.nan
-    return logits.index_copy(0, controls.rows, rows)
+    changed = logits.clone()
+    _penalise(changed, controls)
+    changed[controls.rows[controls.banned_rows], controls.banned_ids] = -math.inf
+    step = max(1, _AT_ONCE // logits.shape[1])
+    for begin in range(0, len(controls.rows), step):
+        some = slice(begin, begin + step)
+        chosen = controls.rows[some]
+        is_broken = ~logits[chosen].amax(-1).isfinite()
+        rows = changed[chosen].masked_fill_(is_broken[:, None], 0.0)
+        _keep_top_k(rows, temperatures[chosen], controls.top_k[some])
+        _keep_top_p(rows, temperatures[chosen], controls.top_p[some])
+        _keep_min_p(rows, temperatures[chosen], controls.min_p[some])
+        changed.index_copy_(0, chosen, rows.masked_fill_(is_broken[:, None], math.nan))
+    return changed
 
 
-def _penalise(rows: Tensor, c: Controls) -> None:
-    where = (c.seen_rows, c.seen_ids)
-    values, repetition = rows[where], c.repetition[c.seen_rows]
+def _penalise(logits: Tensor, c: Controls) -> None:
+    where = (c.rows[c.seen_rows], c.seen_ids)
+    values, repetition = logits[where], c.repetition[c.seen_rows]
     values = torch.where(values > 0, values / repetition, values * repetition)
     values -= c.frequency[c.seen_rows] * c.seen_counts
     values -= c.presence[c.seen_rows] * (c.seen_counts > 0)
-    rows[where] = values
+    logits[where] = values
 
 
 def _keep_top_k(rows: Tensor, temperatures: Tensor, top_k: Tensor) -> None:
