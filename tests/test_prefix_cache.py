@@ -176,6 +176,14 @@ class TestEvictions:
         known = [cache.evicted_at(ROOT, [token_id]) for token_id in range(8)]
         assert known == [None, None, None, 3, 4, 5, 6, 7]
 
+    def test_one_that_comes_again_is_the_last_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(prefix_cache, "MAX_EVICTIONS_KEPT", 2)
+        cache, _ = make(1)
+        for cache.step, token_id in enumerate([7, 8, 7, 9]):
+            cache.register(0, ROOT, [token_id], 0)
+            cache.forget(0)
+        assert [cache.evicted_at(ROOT, [token_id]) for token_id in (7, 8, 9)] == [2, None, 3]
+
 
 @pytest.mark.parametrize("make_undo", [UndoLog, Hasty])
 @pytest.mark.parametrize("hash_function", [chain_hash, collide])

@@ -43,6 +43,7 @@ class BlockManager:
 
     def start_step(self, step: int) -> None:
         """Forget what the last step allocated; evictions from now on are those of ``step``."""
+        self._undo.attr(self.cache, "step")  # a plan that is only looked at is no step
         self.allocated_this_step = []
         self.cache.step = step
 

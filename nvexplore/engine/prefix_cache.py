@@ -201,6 +201,7 @@ class PrefixCache:
             self.links[block] = None
             self._drop_child(self.parents[block], block)
             self._evicted[hash_] = self.step
+            self._evicted.move_to_end(hash_)
         while len(self._evicted) > MAX_EVICTIONS_KEPT:
             self._evicted.popitem(last=False)
 
@@ -210,6 +211,10 @@ class PrefixCache:
             self.links[block] = link
             self._block_of[link[0]] = block
             self._add_child(self.parents[block], block)
+        for parent in {self.parents[block] for block in blocks}:
+            siblings = self._children[parent]
+            if isinstance(siblings, dict):  # they came back as the newest, and are not
+                self._children[parent] = dict.fromkeys(sorted(siblings, key=lambda block: self.link(block)[1]))
 
     def children(self, parent: Link) -> list[int]:
         """Some of the registered blocks that chain to ``parent``, newest first; at most MAX_CHILDREN_COMPARED."""
