@@ -48,6 +48,53 @@ def test_figures_are_those_of_the_frames() -> None:
         assert column["tokens sampled a second of steps"] == pytest.approx(60 / busy)
 
 
+def ended(reasons: dict[str, float]) -> Recorder:
+    """Requests that came at 0 s, by the word for how they left, and when."""
+    engine, recorder = toy_engine(20, 4), Recorder()
+    engine.subscribe(recorder)
+    for name in reasons:
+        engine.add_request([1, 2, 3], SamplingParams(max_tokens=9, ignore_eos=True), request_id=name)
+    engine.step()
+    for info in recorder.requests.values():
+        info.arrival, info.finish_reason, info.finish_step = 0.0, info.request_id.split("-")[0], 0
+        # Of those that left in a gap the time is not known.
+        info.finish_time = None if info.finish_reason == "unknown" else reasons[info.request_id]
+    return recorder
+
+
+def test_an_abort_is_no_end_and_no_latency() -> None:
+    engine, recorder = toy_engine(20, 4), Recorder()
+    engine.subscribe(recorder)
+    for name in "abc":
+        engine.add_request([1, 2, 3, 4], SamplingParams(max_tokens=9, ignore_eos=True), request_id=name)
+    engine.step()
+    engine.abort("a"), engine.abort("b")
+    run_to_end(engine)
+    column, requests = compare({"run": recorder})["run"], frames.sequences(recorder).set_index("request_id")
+    assert (column["requests finished"], column["requests aborted"], column["of these in an error"]) == (1, 2, 0)
+    assert column["requests finished"] == frames.steps(recorder).num_finished.sum()
+    assert column["requests aborted"] == frames.steps(recorder).num_aborted.sum()
+    assert column["latency, median, s"] == requests.latency_s["c"] > requests.latency_s["a"]
+
+
+@pytest.mark.parametrize(
+    ("left", "finished", "error", "aborted", "latency"),
+    [
+        ({"stop": 3.0, "length": 5.0}, 2, 0, 0, 4.0),
+        ({"stop": 3.0, "error": 1.0}, 2, 1, 0, 3.0),
+        ({"length": 3.0, "abort-1": 1.0, "abort-2": 1.0}, 1, 0, 2, 3.0),
+        ({"length": 3.0, "unknown": 1.0}, 1, 0, 0, 3.0),
+        ({"error": 1.0, "abort": 1.0, "unknown": 1.0}, 1, 1, 1, math.nan),
+    ],
+)
+def test_how_requests_left(left: dict[str, float], finished: int, error: int, aborted: int, latency: float) -> None:
+    """Finished is who came to an end by itself, as everywhere; a latency is of those that said all they had to say."""
+    column = compare({"run": ended(left)})["run"]
+    assert (column["requests finished"], column["of these in an error"]) == (finished, error)
+    assert column["requests aborted"] == aborted
+    assert column["latency, median, s"] == pytest.approx(latency, nan_ok=True)
+
+
 def test_what_has_not_happened_yet() -> None:
     column = compare({"begun": recorded("mixed", steps=1)})["begun"]
     assert column["requests finished"] == 0 and math.isnan(column["latency, median, s"])

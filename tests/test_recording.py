@@ -72,6 +72,24 @@ def test_frames_gaps_and_what_goes_with_it(tmp_path: Path) -> None:
         assert frame(again).equals(frame(recorder))
 
 
+def test_a_file_of_before_there_were_beginnings_in_it(tmp_path: Path) -> None:
+    """It still loads: when its first requests were admitted is unknown, not when they were admitted again."""
+    engine, recorder = toy_engine(6, 4, max_model_len=24), Recorder(12, snapshot_every=4)
+    engine.subscribe(recorder)
+    for at in (0, 10, 20):
+        engine.add_request(list(range(at, at + 6)), SamplingParams(max_tokens=12))
+    while engine.has_unfinished:
+        engine.step()
+    file = save_recording(recorder, tmp_path / "run")
+    rewritten(file, lambda header: header.pop("begun"))
+    old = load_recording(file).recorder
+    assert len(old.requests) == len(recorder.requests) == 2 and old.records == recorder.records and old.begun == []
+    columns = ["admitted_step", "admitted_s", "first_token_step", "first_token_s", "queue_time_s", "ttft_s"]
+    left, right = frames.sequences(recorder), frames.sequences(old)
+    assert left[columns].notna().all(axis=None) and right[columns].isna().all(axis=None)
+    assert left.drop(columns=columns).equals(right.drop(columns=columns))
+
+
 def test_texts_of_tokens(tmp_path: Path) -> None:
     """Only of those that occur, and each once."""
     _, recorder = recorded()
@@ -146,6 +164,7 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda f: rewritten(f, lambda h: h.update(version=9, made_by="7.0")),
         r"was made by nvexplore 7\.0 in format 9 with records of version \d+; this is nvexplore .*, which reads 1 and",
     ),
+    "wrong beginnings": (lambda f: rewritten(f, lambda h: h.update(begun=[[0, "x", 1.0, 2, 1.0]])), "Expected `int "),
     "a wrong header": (lambda f: rewritten(f, lambda h: h.update(model=3)), r"Expected `str`, got `int`"),
 }
 

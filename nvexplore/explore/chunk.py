@@ -8,6 +8,8 @@ from itertools import pairwise
 from nvexplore.engine.events import Snapshot, StepRecord
 from nvexplore.explore.state import State
 
+Segment = tuple[Snapshot, list[StepRecord]]
+
 
 class Chunk:
     """Some records without a gap.
@@ -48,3 +50,15 @@ def snapshot_of(chunks: list[Chunk], index: int) -> Snapshot:
         for chunk, following in pairwise(chunks[start : index + 1]):
             snapshot = following.snapshot = folded(state, chunk.records).snapshot()
     return snapshot
+
+
+def segments_of(chunks: Iterable[Chunk]) -> list[Segment]:
+    """(snapshot, the records that continue it), in lists of their own: chunks that follow each other are one."""
+    found: list[Segment] = []
+    for chunk in chunks:
+        if found and chunk.follows:
+            found[-1][1].extend(chunk.records)
+        else:
+            assert chunk.snapshot is not None  # the first chunk, and one that does not follow
+            found.append((chunk.snapshot, list(chunk.records)))
+    return found

@@ -21,6 +21,16 @@ def _sum(frame: str, column: str) -> Callable[[Frames], float]:
     return lambda of: float(of[frame][column].sum())
 
 
+def _ended_by(*reasons: str) -> Callable[[Frames], float]:
+    return lambda of: float(of["sequences"].finish_reason.isin(reasons).sum())
+
+
+def _latency(of: Frames) -> float:
+    table = of["sequences"]
+    whole = table.finish_reason.isin(("stop", "length"))  # others were cut off, which is no speed
+    return float(table.latency_s[whole].median())
+
+
 def _tokens_a_second(of: Frames) -> float:
     table = of["steps"]
     busy = float(table.work_us.sum()) / 1e6
@@ -36,7 +46,9 @@ def _hit_share(of: Frames) -> float:
 # How each is worked out.
 FIGURES: Final[dict[str, Callable[[Frames], float]]] = {
     "steps": lambda of: float(len(of["steps"])),
-    "requests finished": lambda of: float((of["sequences"].status == "finished").sum()),
+    "requests finished": _ended_by("stop", "length", "error"),
+    "of these in an error": _ended_by("error"),
+    "requests aborted": _ended_by("abort"),
     "prompt tokens run": _sum("steps", "num_prefill_tokens"),
     "of these run again": _sum("steps", "num_recompute_tokens"),
     "tokens sampled": _sum("steps", "num_sampled_tokens"),
@@ -52,7 +64,7 @@ FIGURES: Final[dict[str, Callable[[Frames], float]]] = {
     "time to first token, p95, s": _quantile("ttft_s", 0.95),
     "between tokens, median, s": _quantile("inter_token_mean_s", 0.5),
     "longest between tokens, p95, s": _quantile("inter_token_max_s", 0.95),
-    "latency, median, s": _quantile("latency_s", 0.5),
+    "latency, median, s": _latency,
 }
 
 

@@ -5,7 +5,7 @@ Reads records only. Knows neither blocks nor the tokens themselves.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -58,6 +58,7 @@ def planned_time(record: StepRecord) -> float:
 class RequestInfo:
     """What is known of a request, also after it has left. ``None``: not yet, or not while it was recorded.
 
+    was_admitted, got_token: it has been admitted, and has its first token, recorded or not.
     Times are seconds since the engine started. admitted: when the plan of its first admission was ready;
     first_token, finish: when the step was committed; finish of an abort: when the next step began.
     finish_reason: "stop", "length", "abort", "error", or "unknown": in a gap of the records, before finish_step.
@@ -67,6 +68,8 @@ class RequestInfo:
     request_id: str
     num_prompt_tokens: int
     arrival: float
+    was_admitted: bool = False
+    got_token: bool = False
     admitted_step: int | None = None
     admitted_time: float | None = None
     first_token_step: int | None = None
@@ -74,6 +77,16 @@ class RequestInfo:
     finish_step: int | None = None
     finish_time: float | None = None
     finish_reason: str | None = None
+
+
+class Beginning(NamedTuple):
+    """When a request was first admitted and got its first token, as ``RequestInfo`` has it; no word that it says."""
+
+    seq_id: int
+    admitted_step: int | None
+    admitted_time: float | None
+    first_token_step: int | None
+    first_token_time: float | None
 
 
 class Directory(dict[int, RequestInfo]):
@@ -93,6 +106,35 @@ class Directory(dict[int, RequestInfo]):
             columns.seq_id, columns.request_id, columns.num_prompt_tokens, columns.arrival, strict=True
         ):
             self.setdefault(seq_id, RequestInfo(seq_id, request_id, num_prompt_tokens, arrival))
+        # What came first then is past: the next admission that is seen follows a preemption, and so on.
+        for seq_id, status, num_preemptions, token_ids in zip(
+            columns.seq_id, columns.status, columns.num_preemptions, columns.token_ids, strict=True
+        ):
+            info = self[seq_id]
+            info.was_admitted |= status != "waiting" or num_preemptions > 0
+            info.got_token |= len(token_ids) > info.num_prompt_tokens
+
+    def begun_before(self, step: int) -> list[Beginning]:
+        """What is known of first admissions and first tokens from before ``step``."""
+        found: list[Beginning] = []
+        for info in self.values():
+            admitted = (info.admitted_step, info.admitted_time)
+            token = (info.first_token_step, info.first_token_time)
+            is_before = [first is not None and first < step for first, _ in (admitted, token)]
+            if any(is_before):
+                unknown = (None, None)
+                parts = [part if told else unknown for part, told in zip((admitted, token), is_before, strict=True)]
+                found.append(Beginning(info.seq_id, *parts[0], *parts[1]))
+        return found
+
+    def recall(self, beginnings: Iterable[Beginning]) -> None:
+        """Note what ``begun_before`` told; who is not in here is passed over."""
+        for seq_id, admitted_step, admitted_time, first_token_step, first_token_time in beginnings:
+            info = self.get(seq_id)
+            if info is not None and admitted_step is not None:
+                info.was_admitted, info.admitted_step, info.admitted_time = True, admitted_step, admitted_time
+            if info is not None and first_token_step is not None:
+                info.got_token, info.first_token_step, info.first_token_time = True, first_token_step, first_token_time
 
     def see(self, record: StepRecord, first_event: int = 0) -> None:
         """Note what the record says about its requests; what came before event ``first_event`` is known."""
@@ -110,19 +152,24 @@ class Directory(dict[int, RequestInfo]):
                 self._finish(seq_id, record.step, begin, "abort")
         for seq_id in record.planned.admitted.seq_id:
             info = self[seq_id]
-            if info.admitted_step is None:
+            if not info.was_admitted:
                 info.admitted_step, info.admitted_time = record.step, planned_time(record)
+                info.was_admitted = True  # last: until then, doing it again does it all
         for seq_id in _ends_of_prefill(record):
             info = self[seq_id]
-            if info.first_token_step is None:
+            if not info.got_token:
                 info.first_token_step, info.first_token_time = record.step, record.time
+                info.got_token = True
         for seq_id, reason in zip(committed.finished_seq_id, committed.finish_reason, strict=True):
             self._finish(seq_id, record.step, record.time, reason)
 
     def forget_before(self, step: int) -> None:
-        """Drop the requests that left before ``step``."""
-        for seq_id in [i.seq_id for i in self.values() if i.finish_step is not None and i.finish_step < step]:
-            del self[seq_id]
+        """Drop the requests that left before ``step``, those among them that left unseen."""
+        for info in list(self.values()):
+            # Who left unseen did so before its finish_step.
+            last = step if info.finish_reason == "unknown" else step - 1
+            if info.finish_step is not None and info.finish_step <= last:
+                del self[info.seq_id]
 
     def _finish(self, seq_id: int, step: int, time: float, reason: str) -> None:
         info = self[seq_id]

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
 from nvexplore.checks import check_int
 from nvexplore.engine.events import RECORD_VERSION, Snapshot, StepRecord
-from nvexplore.explore.chunk import Chunk, folded, snapshot_of
-from nvexplore.explore.lifecycle import Directory, RequestInfo
+from nvexplore.explore.chunk import Chunk, Segment, folded, segments_of, snapshot_of
+from nvexplore.explore.lifecycle import Beginning, Directory, RequestInfo
 from nvexplore.explore.state import FoldError, State
-
-Segment = tuple[Snapshot, list[StepRecord]]
 
 
 class Recorder:
@@ -61,7 +59,8 @@ class Recorder:
         """Forget all records and go on: the state after the last one is the snapshot to start from."""
         with self.lock:
             if self._chunks:
-                self._start(self._caught_up().snapshot())
+                snapshot = self._caught_up().snapshot()
+                self._start(snapshot, self._directory.begun_before(snapshot.step))
 
     def _push_record(self, record: StepRecord) -> None:
         if record.version != RECORD_VERSION:
@@ -106,9 +105,10 @@ class Recorder:
             self._chunks[-1] = chunk
         self._first_event = snapshot.event
 
-    def _start(self, snapshot: Snapshot) -> None:
+    def _start(self, snapshot: Snapshot, begun: Iterable[Beginning] = ()) -> None:
         directory = Directory()
         directory.start(snapshot)
+        directory.recall(begun)
         self._running = None
         self._first_event = snapshot.event
         self._directory = directory
@@ -175,17 +175,21 @@ class Recorder:
             return dict(self._directory)
 
     @property
+    def begun(self) -> list[Beginning]:
+        """What no kept record tells: first admissions and first tokens from before the first of them, where known."""
+        with self.lock:
+            return self._directory.begun_before(self._chunks[0].first_step) if self._chunks else []
+
+    def recall(self, begun: Iterable[Beginning]) -> None:
+        """Note what another recorder's ``begun`` told of the same requests; for one that got the same items."""
+        with self.lock:
+            self._directory.recall(begun)
+
+    @property
     def segments(self) -> list[Segment]:
         """(snapshot, the records that continue it), oldest first: several where there are gaps or a landing failed."""
         with self.lock:
-            found: list[Segment] = []
-            for chunk in self._chunks:
-                if found and chunk.follows:
-                    found[-1][1].extend(chunk.records)
-                else:
-                    assert chunk.snapshot is not None  # the first chunk, and one that does not follow
-                    found.append((chunk.snapshot, list(chunk.records)))
-            return found
+            return segments_of(self._chunks)
 
     def stretch_of(self, step: int) -> list[StepRecord]:
         """The records with ``step`` among them of which each continues the one before; none if it is not kept."""

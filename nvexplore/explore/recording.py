@@ -20,6 +20,7 @@ import msgspec
 
 from nvexplore import __version__
 from nvexplore.engine.events import RECORD_VERSION, Snapshot, StepRecord
+from nvexplore.explore.lifecycle import Beginning
 from nvexplore.explore.recorder import Recorder
 from nvexplore.explore.redact import redacted
 from nvexplore.explore.state import FoldError
@@ -40,6 +41,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
 
     tokens: what each token of the recording says, in UTF-8, which a character may need several for; None: not known.
     memory: the engine's ledger, a field a key, or None. redacted: what requests say was taken out.
+    begun: what was known of requests from before the first step of the recording; earlier files know nothing.
     """
 
     format: str = FORMAT
@@ -52,6 +54,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     tokens: dict[int, bytes] | None
     memory: dict[str, Any] | None
     redacted: bool = False
+    begun: list[Beginning] = []
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,7 @@ def save_recording(
     path = Path(path).expanduser()
     path = path if path.suffix else path.with_suffix(SUFFIX)
     with recorder.lock:
-        segments = recorder.segments
+        segments, begun = recorder.segments, recorder.begun
     if not segments:
         raise ValueError("nothing is recorded yet: there is nothing to save")
     if path.exists() and not replace:
@@ -104,6 +107,7 @@ def save_recording(
         tokens=None if token_bytes is None else {token_id: token_bytes(token_id) for token_id in ids},
         memory=memory,
         redacted=redact,
+        begun=begun,
     )
     temporary = path.with_name(f".{path.name}-{uuid4().hex}")
     try:
@@ -135,6 +139,7 @@ def load_recording(path: str | Path) -> Recording:
                         recorder.push(item)
                     except (FoldError, ValueError) as error:
                         raise RecordingError(f"{path}: message {number} does not follow: {error}") from None
+                recorder.recall(header.begun)
         except (gzip.BadGzipFile, zlib.error) as error:
             raise RecordingError(f"{path} is damaged: {error}") from None
     decode = None if header.tokens is None else TokenTexts(header.tokens)
