@@ -161,12 +161,18 @@ def _architecture_of(config: Mapping[str, Any]) -> Architecture:
         return by_type
     if names[0] not in ARCHITECTURES:
         raise ValueError(f"architecture {names[0]!r} is not supported (supported: {', '.join(ARCHITECTURES)})")
-    if by_type is not None and by_type.name != names[0]:
+    if model_type is not None and model_type != ARCHITECTURES[names[0]].model_type:
         raise ValueError(f"architecture {names[0]!r} but model_type={model_type!r}: the two disagree")
     return ARCHITECTURES[names[0]]
 
 
 def _refuse_unsupported(config: Mapping[str, Any], spec: Architecture) -> None:
+    is_causal = config.get("is_causal", True)
+    if is_causal is not True:
+        raise ValueError(f"is_causal={is_causal!r} is not supported: a token here sees none behind it")
+    for key in ("per_layer_config", "attention_chunk_size"):
+        if config.get(key) is not None:
+            raise ValueError(f"{key}={config[key]!r} is not supported: all layers attend to all tokens alike")
     quantization = config.get("quantization_config")
     if quantization is not None:
         method = quantization.get("quant_method") if isinstance(quantization, Mapping) else quantization

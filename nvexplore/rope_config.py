@@ -52,6 +52,9 @@ class RopeConfig:
         rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
         if not isinstance(rope, Mapping):
             raise ValueError(f"rope_parameters={rope!r}: must be an object")
+        # null is a key's default, but not here: transformers has true as the default, and takes null for false.
+        if rope.get("truncate", True) is None:
+            raise ValueError("rope_parameters: truncate=None must be true or false")
         rope = {key: value for key, value in rope.items() if value is not None}
         rope_type = rope.get("rope_type", rope.get("type", "default"))
         if rope.get("type", rope_type) != rope_type:

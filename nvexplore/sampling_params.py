@@ -46,7 +46,8 @@ class SamplingParams:
     max_tokens:         completion tokens at most, >= 1.
     min_tokens:         the first so many completion tokens end nothing: no end-of-sequence or stop id is chosen, and
                         no stop string looked for; at most max_tokens.
-    stop:               a string or several; the text ends before the first that appears in the completion.
+    stop:               a string or several; the text ends before the first that appears in the completion. Special
+                        tokens have no text there: they are named by stop_token_ids.
     stop_token_ids:     ids that end the completion beside the model's end-of-sequence ids.
     ignore_eos:         the model's end-of-sequence ids end nothing; stop and stop_token_ids still do.
     logprobs:           tell the log probabilities of each chosen token and of the so many likeliest; None: none.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from nvexplore.config import EngineConfig
-from nvexplore.model_config import ModelConfig
+from nvexplore.model_config import ARCHITECTURES, ModelConfig
 
 SIZES = {
     "vocab_size": 512,
@@ -100,6 +101,15 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"architectures": []}, "names no architecture"),
     ({"architectures": None, "model_type": "gemma"}, "names no architecture.*'gemma'"),
     ({"model_type": "qwen3"}, "'LlamaForCausalLM' but model_type='qwen3'"),
+    # transformers chooses by the type: these are scaled, windowed or normed otherwise.
+    *(
+        ({"architectures": [name], "model_type": other}, f"'{name}' but model_type='{other}'")
+        for name, other in itertools.product(ARCHITECTURES, ["mistral", "granite", "cohere", "qwen2_vl", ""])
+    ),
+    *(({"architectures": [name], "is_causal": False}, "is_causal=False") for name in ARCHITECTURES),
+    ({"is_causal": None}, "is_causal=None"),  # which transformers takes for False too
+    ({"per_layer_config": {"1": {"rms_norm_eps": 0.1}}}, "per_layer_config=.*0.1"),
+    ({"attention_chunk_size": 8}, "attention_chunk_size=8"),
     ({"architectures": ["Qwen2ForCausalLM"], "mlp_bias": True}, "mlp_bias=True.*Qwen2ForCausalLM"),
     # Of transformers' defaults: windows of 4096 from layer 28 on in Qwen2 and Qwen3, in all layers of Qwen3 MoE.
     (

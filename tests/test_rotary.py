@@ -166,6 +166,7 @@ def test_n19_spellings_of_one_embedding_give_one_table() -> None:
         ({"type": "yarn", "factor": 4.0, "attn_factor": 1.0}, "'yarn': unknown attn_factor"),
         ({"type": "yarn", "factor": "4"}, "'yarn': factor='4'"),
         ({"type": "yarn", "factor": 4.0, "truncate": 1}, "'yarn': truncate=1"),
+        ({"type": "yarn", "factor": 4.0, "truncate": None}, "truncate=None"),
         ({"type": "dynamic"}, "'dynamic': factor=None"),
         ({"type": "longrope", "long_factor": [1.0, 2.0]}, "'longrope': short_factor is None"),
         ({"type": "longrope", "long_factor": [1.0], "short_factor": [1.0, 0]}, "'longrope': short_factor=0"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import warnings
 from pathlib import Path
@@ -18,6 +19,7 @@ from nvexplore.text.completion_text import CompletionText
 from nvexplore.text.detokenizer import Detokenizer
 from nvexplore.text.stop_finder import StopFinder
 from nvexplore.text.stop_strings import Match, first_match, held_back
+from nvexplore.toy import make_toy
 from nvexplore.toy_tokenizer import NUM_BYTES, VOCAB_SIZE, write_byte_tokenizer
 
 
@@ -269,3 +271,19 @@ def test_two_bos_are_warned_of() -> None:
         warnings.simplefilter("error")
         for ids, bos in (([0, 5, 0], 0), ([5, 5], None), ([], 0)):
             warn_of_two_bos(ids, bos)
+
+
+@pytest.mark.parametrize("architecture", ["qwen2", "qwen3", "qwen3_moe"])
+@pytest.mark.parametrize("files", [["tokenizer.json", "tokenizer_config.json"], ["tokenizer.json"]])
+def test_a_folder_without_its_vocabulary_is_refused(architecture: str, files: list[str], tmp_path: Path) -> None:
+    """transformers makes a tokenizer of one token of it: words would vanish, and id 0 would end completions."""
+    from nvexplore import LLM
+
+    path = make_toy(tmp_path, architecture)
+    for file in files:
+        (path / file).unlink()
+    if len(files) == 1:  # what Qwen's folders say
+        config = {"tokenizer_class": "Qwen2Tokenizer", "eos_token": "<|im_end|>"}
+        (path / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"has a vocabulary of 1: tokenizer\.json, or vocab\.json with merges\.txt"):
+        LLM(path, num_kvcache_blocks=8)

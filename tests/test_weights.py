@@ -155,7 +155,16 @@ def test_v20_the_index_decides_tensor_by_tensor(sharded: Path, reverse: bool) ->
     items = list(weight_map.items())
     index["weight_map"] = dict(items[::-1] if reverse else items)
     (sharded / INDEX_FILE).write_text(json.dumps(index))
-    assert_holds(load(sharded), right)
+    with pytest.warns(UserWarning, match=r"model\.safetensors is not used: .*index\.json beside it"):
+        model = load(sharded)
+    assert_holds(model, right)
+
+
+def test_v20_an_index_may_name_the_single_file_alone(single: Path, recwarn: pytest.WarningsRecorder) -> None:
+    right = expected(single)
+    (single / INDEX_FILE).write_text(json.dumps({"weight_map": dict.fromkeys(right, "model.safetensors")}))
+    assert_holds(load(single), right)
+    assert not recwarn
 
 
 def test_single_file_ignores_others(single: Path) -> None:

@@ -71,9 +71,16 @@ def load_weights(model: CausalLM, path: str | Path, progress: Progress | None = 
 def _files_of(folder: Path) -> dict[Path, list[str]]:
     """Return which tensors are read from which file: what the index assigns, or all of the only file."""
     index = folder / INDEX_FILE
-    if index.exists():
-        return _files_of_index(index)
     single = folder / SINGLE_FILE
+    if index.exists():
+        files = _files_of_index(index)
+        if single.exists() and single not in files:
+            warnings.warn(
+                f"{single} is not used: {INDEX_FILE} beside it assigns every tensor to other files. If these are left "
+                "from another model, delete the index",
+                stacklevel=3,
+            )
+        return files
     if not single.exists():
         found = ", ".join(sorted(file.name for file in folder.glob("*"))) if folder.is_dir() else "no such folder"
         raise WeightsError(f"{folder} has neither {INDEX_FILE} nor {SINGLE_FILE} (found: {found})")

@@ -13,9 +13,18 @@ from nvexplore.text.bos import warn_of_two_bos, with_one_bos
 
 
 class Codec:
-    """Wraps a Hugging Face tokenizer; ``path`` is what messages call it. vocab_size: the model's."""
+    """Wraps a Hugging Face tokenizer; ``path`` is what messages call it. vocab_size: the model's.
+
+    ValueError for one without a vocabulary, which is what transformers makes of a Qwen folder that lacks the files: all
+    text would vanish in it, and its only token, with id 0, end completions.
+    """
 
     def __init__(self, tokenizer: Any, path: Path, vocab_size: int) -> None:
+        if tokenizer.vocab_size < 2:
+            raise ValueError(
+                f"the tokenizer of {path} has a vocabulary of {tokenizer.vocab_size}: tokenizer.json, or vocab.json "
+                "with merges.txt, is missing there"
+            )
         self.tokenizer = tokenizer
         self._path = path
         self._vocab_size = vocab_size
