@@ -114,9 +114,13 @@ def test_who_was_admitted_and_who_waits(records: list[StepRecord]) -> None:
     assert [rows(record.planned.admitted, "number", "seq_id", "num_cached_tokens", "miss_cause") for record in records][
         :6
     ] == [[(3, 0, 0, "unseen")], [(9, 1, 4, "partial")], [], [], [(23, 2, 0, "partial")], [(31, 3, 0, "partial")]]
+    own = {"reserve": [0], "num_passed": [0], "is_queue_order": True, "decodes_first": False}
+    no_tokens = {"reason": ["token_budget"], "search_end": "token_budget", "num_admitted_before": [1]}
+    no_place = {"reason": ["max_num_seqs"], "search_end": "max_num_seqs"}
     assert [record.planned.waiting for record in records] == [
-        Waiting(seq_id=[1], reason=["token_budget"], needed=[1], available=[0], num_not_examined=1),
-        *[Waiting(seq_id=[2], reason=["max_num_seqs"], needed=[1], available=[0])] * 3,
+        Waiting(seq_id=[1], needed=[1], available=[0], num_not_examined=1, **no_tokens, **own),
+        Waiting(seq_id=[2], needed=[1], available=[0], num_admitted_before=[1], **no_place, **own),
+        *[Waiting(seq_id=[2], needed=[1], available=[0], num_admitted_before=[0], **no_place, **own)] * 2,
         *[Waiting()] * 5,
     ]
     counts = [(p.num_waiting, p.num_running, p.num_free_blocks) for p in (record.planned for record in records)]

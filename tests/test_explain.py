@@ -40,8 +40,8 @@ SITUATIONS = [
     ),
     case(
         "free_blocks",
-        "b waits for 1 free block: needs 5, 4 are free (3 requests behind it needed less and went first); "
-        "6 are free now, and the next step can admit it",
+        "b waits for 1 free block: needs 5, 4 are free (passed over 3 times for requests that needed less); "
+        "6 are free now, and a step planned now can admit it",
         "a=0:8/2 . b=50:70/1 c=7/1 d=8/1 . e=9/1 .2",
         num_blocks=6,
     ),
@@ -69,36 +69,36 @@ SITUATIONS = [
     case(
         "preempted",
         "b waits since it was preempted for a in this step; "
-        "it is the first in the queue, and it needs 4 free blocks at most to come back: 1 is free now",
+        "it is the first in the queue, and as things stand it needs 4 free blocks at most to come back: 1 is free now",
         "a=0:7/6 b=20:27/6 .3",
         num_blocks=4,
     ),
     case(
         "preempted",
         "b waits since it gave up its own blocks in this step; "
-        "it is the first in the queue, and it needs 3 free blocks at most to come back: 1 is free now",
+        "it is the first in the queue, and as things stand it needs 3 free blocks at most to come back: 1 is free now",
         "a=0:6/4 b=20:24/4 .2",
         num_blocks=3,
     ),
     case(
         "preempted",
         "b waits since it was preempted for a in this step; "
-        "1 request stands before it, and it needs 4 free blocks at most to come back: 1 is free now",
+        "1 request stands before it, and as things stand it needs 4 free blocks at most to come back: 1 is free now",
         "a=0:7/5!1 b=20:27/5!1 c=40:47/5!1 .2 d=60:63/5 .",
         num_blocks=4,
     ),
     case(
         "free_blocks",
         "d waits for 2 free blocks: needs 2 and 1 kept free for what all of them may yet need "
-        "(it was preempted 2 times), 1 is free; 5 are free now, enough for it unless those before it take them",
+        "(it was preempted 2 times), 1 is free; 5 are free now, and a step planned now can admit it if its turn comes",
         "a=0:7/8 b=20:27/8 c=40:47/8 .2 d=60:63/8 .8",
         num_blocks=5,
     ),
-    case(  # preempted before, while another is preempted now: who ran when it was looked at is not certain
+    case(  # preempted before, while another is preempted now: kept free for those that ran when it was looked at
         "free_blocks",
-        "b waits for 5 free blocks: needs 5 with what is kept free for others (it was preempted once), none is free "
-        "(1 request behind it needed less and went first); "
-        "4 are free now, and the next step can admit it",
+        "b waits for 5 free blocks: needs 3 and 2 kept free for those that run (it was preempted once), none is free "
+        "(passed over once for a request that needed less); "
+        "4 are free now, and a step planned now can admit it",
         "a=0:7/5 b=20:27/5 c=40:47/5 .2 d=60:63/5 .4",
         num_blocks=4,
     ),
@@ -116,19 +116,19 @@ SITUATIONS = [
     ),
     case(
         "max_num_seqs",
-        "c waits for a place: all 2 places are taken; 1 is free now, and the next step can give it one",
+        "c waits for a place: all 2 places are taken; 1 is free now, and a step planned now can admit it",
         "a=0:4/9 b=10:13/2 . c=1/2 .",
         max_num_seqs=2,
     ),
     case(
         "max_num_seqs",
-        "c waits for a place: all 2 places are taken; one of the 2 that run must end first",
+        "c waits for a place: all 2 places are taken; one of the 2 that run must end or give way first",
         "a=1/9 b=2/9 . record c=3/4 .",
         max_num_seqs=2,
     ),
     case(
         "max_num_seqs",
-        "b waits for a place: the only place is taken; a must end first",
+        "b waits for a place: the only place is taken; a must end or give way first",
         "a=1/9 . record b=3/4 .",
         max_num_seqs=1,
     ),
@@ -141,7 +141,7 @@ SITUATIONS = [
     ),
     case(
         "token_budget",
-        "b waits for the token budget: all 8 tokens of the step went to prompts; the next step can take it",
+        "b waits for the token budget: all 8 tokens of the step went to prompts; a step planned now can admit it",
         "a=0:10/3 b=50:55/1 .",
         max_num_batched_tokens=8,
     ),
@@ -163,13 +163,15 @@ SITUATIONS = [
     ),
     case(
         "behind",
-        "d is not looked at: the token budget is used up, and b, 2 places before it, is next; b must be admitted first",
+        "d is not looked at: the token budget is used up, and b, 2 places before it, is next; "
+        "b must be admitted or passed over first",
         "a=0:20/1 b=1/1 c=2/1 d=3/1 .",
         max_num_batched_tokens=8,
     ),
     case(
         "behind",
-        "c is not looked at: the only place is taken, and b, directly before it, is next; b must be admitted first",
+        "c is not looked at: the only place is taken, and b, directly before it, is next; "
+        "b must be admitted or passed over first",
         "a=0:4/9 b=10:13/2 c=1/2 .",
         max_num_seqs=1,
     ),
@@ -192,23 +194,22 @@ SITUATIONS = [
     case(
         "behind",
         "e is not looked at: d, directly before it, lacks 1 block, and the 2 before it are all that may be passed over "
-        "in a step; d must be admitted first",
+        "in a step; d must be admitted or passed over first",
         "a=0:8/9 . b=50:70/1 c=150:170/1 d=250:270/1 e=7/1 .",
         num_blocks=6,
         policy=PassesTwo(),
     ),
     case(
         "behind",
-        "f is not looked at: e, directly before it, lacks 1 block and is not passed over: "
-        "it was once, and the 2 before it are; e must be admitted first",
+        "f is not looked at: e, directly before it, lacks 1 block, and the 2 before it are all that may be passed over "
+        "in a step; e must be admitted or passed over first",
         "a=0:8/15 . e=50:70/1 c=7/1 . b=150:170/1!-1 d=250:270/1!-1 f=8/1 .",
         num_blocks=6,
         policy=PassesTwo(),
     ),
     case(
         "behind",
-        "a is not looked at: the token budget is used up, and c, which the policy put before it, is next; "
-        "c must be admitted first",
+        "a is not looked at: the search ended at c: the token budget is used up",
         "a=0:20/1 b=30:39/1 c=50:60/1 .",
         max_num_batched_tokens=8,
         policy=ShortestFirst(),

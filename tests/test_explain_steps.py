@@ -196,6 +196,14 @@ SITUATIONS = [
         **TIGHT,
     ),
     case(
+        "orphaned",
+        "b took 1 block (4 of its 9 tokens) from the cache, filled by d; "
+        "block 3 holds the block of positions 4 to 7 too, but goes on from a block that left the cache and was stored "
+        "anew since",
+        "w=0:4,9/1 . a=0:9/9+prompt_logprobs=0 . c=60:86/1 . d=0:4/1 . b=0:9/1 .",
+        num_blocks=10,
+    ),
+    case(
         "differs",
         "b took 1 block (4 of its 10 tokens) from the cache, filled by a; "
         "the block of positions 4 to 7 begins like block 1, which differs from position 5 on",

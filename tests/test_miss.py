@@ -9,6 +9,8 @@ import pytest
 
 from nvexplore.engine.engine import Engine
 from nvexplore.engine.events import Admitted
+from nvexplore.engine.eviction import Eviction, FreeBlocks
+from nvexplore.engine.hashing import HashFunction
 from nvexplore.engine.miss import explain_miss
 from nvexplore.engine.sequence import Sequence
 from nvexplore.sampling_params import SamplingParams
@@ -176,6 +178,77 @@ def test_a_resident_request_that_has_no_block_for_its_newest_token(policy: str, 
     engine.step()
     cached, cause, _, block, _ = admission(engine, [*resident.token_ids, 7])
     assert (cause, block) == (expected, None) and cached == (4 if expected == "in_flight" else 5)
+
+
+class NewestFirst(Eviction):
+    def choose(self, free: FreeBlocks) -> int:
+        return list(free)[-1]
+
+
+def orphaned(hash_function: HashFunction | None = None) -> Engine:
+    """A prompt's first block was evicted and stored anew; those behind it go on from the entry that is gone."""
+    plain = toy_engine(8, eviction=NewestFirst())
+    engine = Engine(plain.limits, plain.runner, hash_function=hash_function)
+    for prompt in (range(13), [50, 51], range(4)):
+        add(engine, prompt)
+        run_to_end(engine)
+    return engine
+
+
+def test_a_block_that_goes_on_from_one_that_is_gone() -> None:
+    engine = orphaned()
+    (block,) = (b for b, held in enumerate(engine.blocks.cache.content) if held and held.token_ids == (4, 5, 6, 7))
+    assert admission(engine, range(13)) == (4, "orphaned", None, block, None)
+    # The request itself has stored it anew.
+    assert admission(engine, range(13)) == (12, "partial", None, None, None)
+
+
+@pytest.mark.parametrize("eviction", ["lru", "lfu"])
+def test_an_orphan_whose_owner_runs_on(eviction: str) -> None:
+    """It has computed a first block of its own, and the one that was cached before is the one that goes."""
+    engine = warm([0, 1, 2, 3, 9], num_blocks=10, eviction=eviction)
+    owner = engine.add_request(range(9), SamplingParams(max_tokens=9, prompt_logprobs=0))
+    engine.step()
+    orphan = owner.block_table[1]
+    add(engine, range(60, 86))  # takes all that is free
+    engine.step()
+    assert admission(engine, range(4)) == (0, "partial", None, None, None) and not owner.is_finished
+    assert admission(engine, range(9)) == (4, "orphaned", None, orphan, None)
+
+
+def test_such_a_block_that_is_evicted_itself_is_evicted() -> None:
+    engine = orphaned()
+    add(engine, range(60, 91))
+    evicting = engine.next_step
+    run_to_end(engine)
+    add(engine, range(4))
+    run_to_end(engine)
+    assert admission(engine, range(13)) == (4, "evicted", None, None, evicting)
+
+
+def test_the_same_tokens_after_another_prefix_of_the_same_hash_are_no_orphan() -> None:
+    """The hash tells nothing but the block's own tokens: the entry stands behind a prefix that is still there."""
+    plain = toy_engine(16)
+    engine = Engine(plain.limits, plain.runner, hash_function=lambda parent, ids: sum(ids))
+    add(engine, [0, 1, 2, 3, 4, 5, 6, 7, 8])
+    run_to_end(engine)
+    add(engine, [9, 9, 9, 9, 9])
+    run_to_end(engine)
+    assert admission(engine, [9, 9, 9, 9, 4, 5, 6, 7, 8]) == (4, "unseen", None, None, None)
+
+
+def test_other_tokens_of_the_same_hash_are_no_orphan() -> None:
+    engine = orphaned(lambda parent, ids: 1000 * parent + sum(ids))
+    assert admission(engine, [0, 1, 2, 3, 7, 6, 5, 4, 8]) == (4, "unseen", None, None, None)
+
+
+def test_the_same_first_tokens_under_a_salt_of_the_same_hash_are_no_orphan() -> None:
+    plain = toy_engine(16)
+    engine = Engine(plain.limits, plain.runner, hash_function=lambda parent, ids: 7)
+    for salt in ("a", "b"):
+        engine.add_request(range(5), SamplingParams(max_tokens=1, cache_salt=salt))
+        record = engine.step(want_record=True).record
+        assert record is not None and record.planned.admitted.miss_cause == ["unseen"]
 
 
 def test_blocks_of_the_same_step_are_shared() -> None:

@@ -40,6 +40,7 @@ STRUCTURE = {
     ),
     *("aborted_number", "aborted_seq_id", "cache_reset_number", "preempted", "num_cached_tokens", "miss_cause", "row"),
     *("miss_position", "miss_block_id", "miss_step", "offset", "length", "reason", "needed", "available", "start"),
+    *("reserve", "num_passed", "num_admitted_before", "search_end", "is_queue_order", "decodes_first"),
     *("num_not_examined", "count", "is_prefill", "samples", "context_len", "spans", "admitted", "waiting", "padding"),
     *("max_num_batched_tokens", "num_free_blocks", "num_running", "num_waiting", "graph_size", "eager_reason"),
     *("prefill_backend", "decode_backend", "is_ahead", "sync_reason", "finished_number", "finished_seq_id", "event"),

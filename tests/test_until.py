@@ -59,7 +59,9 @@ def test_several_are_joined_by_commas() -> None:
     assert repr(Until.of("graph-miss")) == "Until('graph-miss')"
 
 
-@pytest.mark.parametrize("cause", ["unseen", "differs", "evicted", "in_flight", "partial", "disabled", "bypassed"])
+@pytest.mark.parametrize(
+    "cause", ["unseen", "differs", "evicted", "orphaned", "in_flight", "partial", "disabled", "bypassed"]
+)
 def test_which_causes_are_a_miss(cause: str) -> None:
     admitted = Admitted(
         number=[9], seq_id=[3], num_cached_tokens=[4], miss_cause=[cause], miss_position=[5], miss_block_id=[2],
@@ -70,7 +72,11 @@ def test_which_causes_are_a_miss(cause: str) -> None:
         assert words is None
     else:
         assert words is not None and words.startswith("request d missed the prefix cache: ")
-        expected = {"differs": "block 2 begins alike, but position 5 is another", "evicted": "was evicted in step 1"}
+        expected = {
+            "differs": "block 2 begins alike, but position 5 is another",
+            "evicted": "was evicted in step 1",
+            "orphaned": "block 2 has the next tokens",
+        }
         assert expected.get(cause, "") in words
     assert Until.of("hit").matches(changed(RECORDS[7], admitted=admitted)) is not None  # one may be both
 

@@ -89,8 +89,9 @@ def test_why_of_the_newest_step_knows_who_came_and_went_since() -> None:
     shown = Shown("a=0:7/6 b=1/9 c=2/9 .", max_num_seqs=1)
     shown.scene.play("d=3/1 -b")
     told = shown.ask("why_view")
+    behind = "c is not looked at: the only place is taken, and b, directly before it, is next; "
     assert [text(each) for each in told["waiting"]] == [
-        "c is not looked at: the only place is taken, and b, directly before it, is next; b must be admitted first",
+        f"{behind}b must be admitted or passed over first",
         "d came after the last step: the next one will look at it",
     ]
     assert told["num_waiting"] == 2

@@ -12,12 +12,18 @@ class Blocked(NamedTuple):
     """Why a waiting request the scheduler looked at was not admitted: ``needed`` of what, and ``available``.
 
     reason: "token_budget" (tokens), "max_num_seqs" (sequences) or "free_blocks" (blocks).
+    num_passed:          how often it had been passed over when it was looked at.
+    num_admitted_before: how many requests this search had admitted by then.
+    reserve:             blocks of ``needed`` that must stay free for others.
     """
 
     seq_id: int
     reason: str
     needed: int
     available: int
+    num_passed: int
+    num_admitted_before: int
+    reserve: int = 0
 
 
 @dataclass(slots=True)
@@ -27,7 +33,8 @@ class ScheduledBatch:
     samples[i]:    this row's last token yields a new one (a decode row, or the last chunk of a prefill).
     is_prefill[i]: the row is a prefill chunk (a recompute after preemption included).
     num_decodes:   so many rows are not; they come before all that are.
-    blocked:       the waiting requests that were looked at and not admitted, in queue order.
+    blocked:       the waiting requests that were looked at and not admitted, in the order of the search.
+    search_end:    why the search for requests to admit ended (see ``Waiting``); None: there was none.
     """
 
     seqs: list[Sequence] = field(default_factory=list)
@@ -37,6 +44,7 @@ class ScheduledBatch:
     is_prefill: list[bool] = field(default_factory=list)
     blocked: list[Blocked] = field(default_factory=list)
     num_decodes: int = 0
+    search_end: str | None = None
 
     @property
     def num_tokens(self) -> int:

@@ -98,13 +98,26 @@ class SlotSpans(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Waiting(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Why the requests the scheduler looked at still wait (see ``Blocked``), and how many it did not look at."""
+    """Why the requests the scheduler looked at still wait (see ``Blocked``), in the order of its search.
+
+    num_passed[i]:          how often requests behind it in a search were admitted past it, this step included.
+    num_admitted_before[i]: so many of ``Admitted`` were admitted before it was looked at, the others after.
+    search_end:     "token_budget" or "max_num_seqs" (as the last row's reason), "lookahead" or "max_passed" (why that
+                    is not passed over), "order" (the policy named nobody else); None also where there was no search.
+    is_queue_order: the policy's order is the queue's own. Older records have None in these, and empty columns.
+    """
 
     seq_id: list[int] = []
     reason: list[str] = []
     needed: list[int] = []
     available: list[int] = []
     num_not_examined: int = 0
+    reserve: list[int] = []
+    num_passed: list[int] = []
+    num_admitted_before: list[int] = []
+    search_end: str | None = None
+    is_queue_order: bool | None = None
+    decodes_first: bool | None = None
 
 
 class Planned(msgspec.Struct, frozen=True, kw_only=True, gc=False):

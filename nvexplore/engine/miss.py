@@ -19,6 +19,8 @@ class Miss(NamedTuple):
                        is None while it has no block for them
            "evicted"   the block was in the cache and was evicted in ``step``, or forgotten after it in a reset; a
                        resident request may hold it all the same
+           "orphaned"  ``block_id`` holds the same tokens, but goes on from a block that has left the cache: the same
+                       prefix was stored anew since, and nothing goes on from there
            "differs"   ``block_id`` begins alike (it follows the same prefix); the first other token is at ``position``
            "unseen"    nothing in the cache follows this prefix with the same first token
     """
@@ -49,6 +51,9 @@ def explain_miss(seq: Sequence, hits: list[int], blocks: BlockManager, resident:
             table = other.block_table
             return Miss("in_flight", block_id=table[len(hits)] if len(table) > len(hits) else None)
     parent = blocks.cache.link(hits[-1]) if hits else blocks.cache.root(salt)
+    orphan = blocks.cache.orphan(parent, wanted)
+    if orphan is not None:
+        return Miss("orphaned", block_id=orphan)
     step = blocks.cache.evicted_at(parent, wanted)
     if step is not None:
         return Miss("evicted", step=step)

@@ -231,3 +231,12 @@ class PrefixCache:
         if self.parents[block] != parent_registration or self.token_ids[block] != tuple(token_ids):
             return None
         return block
+
+    def orphan(self, parent: Link, token_ids: list[int]) -> int | None:
+        """The block that holds ``token_ids`` after the same prefix as ``parent``, whose entry was another, now gone."""
+        block = self._block_of.get(self._hash(parent[0], token_ids))
+        if block is None or self.depths[block] == 0 or self.token_ids[block] != tuple(token_ids):
+            return None
+        # Where the other entry is still there, it is of another prefix with the same hash.
+        before = self.parents[block]
+        return block if all(link is None or link[1] != before for link in self.links) else None

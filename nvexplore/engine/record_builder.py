@@ -7,10 +7,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from nvexplore.engine.batch import Blocked, Dispatch, Runner, Sampled, ScheduledBatch
+from nvexplore.engine.batch import Dispatch, Runner, Sampled, ScheduledBatch
 from nvexplore.engine.event_log import NO_BLOCKS, NO_PREEMPTED, Columns, Event
 from nvexplore.engine.events import Added, Before, Committed, Planned, SlotSpans, Waiting
 from nvexplore.engine.limits import EngineLimits
+from nvexplore.engine.policy import Policy
 from nvexplore.engine.scheduler import Scheduler
 from nvexplore.engine.sequence import Sequence
 
@@ -83,6 +84,7 @@ class PlanRecorder:
             self._num_admitted = self._scheduler.num_admitted
         columns = NOTHING if len(events) == 1 else Columns(events, first)
         decodes = not any(batch.is_prefill)
+        admitted = columns.admitted()
         spans = self._decode_spans(batch, limits.block_size) if decodes else slot_spans(batch, limits.block_size)
         return Planned(
             number=first + len(events) - 1 if events else None,  # the last event of a plan that runs anything
@@ -95,9 +97,9 @@ class PlanRecorder:
             context_len=list(map(add, batch.starts, batch.counts)),
             spans=spans,
             blocks=columns.blocks(),
-            admitted=columns.admitted(),
+            admitted=admitted,
             preempted=columns.preempted(),
-            waiting=_waiting(batch.blocked, num_waiting),
+            waiting=_waiting(batch, num_waiting, len(admitted.seq_id), self._scheduler.policy),
             max_num_batched_tokens=limits.max_num_batched_tokens,
             num_free_blocks=len(self._scheduler.blocks.free),
             num_running=len(queues.running),
@@ -123,18 +125,25 @@ class PlanRecorder:
         )
 
 
-def _waiting(blocked: list[Blocked], num_waiting: int) -> Waiting:
+def _waiting(batch: ScheduledBatch, num_waiting: int, num_admitted: int, policy: Policy) -> Waiting:
     if not num_waiting:
         return NOBODY_WAITS
-    if not blocked:
-        return Waiting(num_not_examined=num_waiting)
-    seq_id, reason, needed, available = map(list, zip(*blocked, strict=True))
+    blocked = batch.blocked
+    rows = zip(*blocked, strict=True) if blocked else [()] * 7
+    seq_id, reason, needed, available, passed_before, admitted_before, reserve = map(list, rows)
     return Waiting(
         seq_id=seq_id,
         reason=reason,
         needed=needed,
         available=available,
         num_not_examined=num_waiting - len(blocked),
+        reserve=reserve,
+        # Whoever was admitted after it was looked at was admitted past it.
+        num_passed=[n + num_admitted - before for n, before in zip(passed_before, admitted_before, strict=True)],
+        num_admitted_before=admitted_before,
+        search_end=batch.search_end,
+        is_queue_order=getattr(policy.admission_order, "__func__", None) is Policy.admission_order,
+        decodes_first=bool(policy.decodes_first),
     )
 
 

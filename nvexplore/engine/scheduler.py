@@ -7,6 +7,7 @@ tokens: its output is the same.
 
 from __future__ import annotations
 
+import sys
 from itertools import islice
 
 from nvexplore.engine.batch import Blocked, ScheduledBatch
@@ -37,12 +38,7 @@ class Scheduler:
     """Plans steps; every change of state is logged for undo before it is made."""
 
     def __init__(
-        self,
-        limits: EngineLimits,
-        policy: Policy,
-        blocks: BlockManager,
-        undo: UndoLog,
-        log: EventLog,
+        self, limits: EngineLimits, policy: Policy, blocks: BlockManager, undo: UndoLog, log: EventLog
     ) -> None:
         self.limits = limits
         self.policy = policy
@@ -94,18 +90,19 @@ class Scheduler:
         lookahead, max_passed = check_counts(policy)
         order = policy.admission_order(self.queues.view)
         try:
-            reached = islice(order, lookahead + budget + 1)
+            reached = islice(order, min(lookahead + budget + 1, sys.maxsize))
         except TypeError as error:
             answer = f"{order!r} as admission_order, which is no iterable"
             raise RuntimeError(f"policy {policy.name!r} returned {answer}") from error
         passed: list[Sequence] = []
+        num_rows = len(batch.seqs)
         # A copy of what can be reached in one step: admission takes requests out of the queue that is walked.
         for seq in list(reached):
             if seq not in self.queues.waiting:
                 raise RuntimeError(f"policy {policy.name!r} named {seq!r} for admission, which does not wait")
             if seq in passed:
                 raise RuntimeError(f"policy {policy.name!r} named {seq!r} for admission twice")
-            why = self._admit(seq, budget)
+            why = self._admit(seq, budget, len(batch.seqs) - num_rows)
             if why is None:
                 for other in passed:
                     self._undo.attr(other, "num_passed")
@@ -113,21 +110,27 @@ class Scheduler:
                 budget -= self._chunk(batch, seq, budget)
                 continue
             batch.blocked.append(why)
-            if why.reason != "free_blocks" or seq.num_passed >= max_passed or len(passed) >= lookahead:
+            if why.reason != "free_blocks":
+                batch.search_end = why.reason
+                return
+            if seq.num_passed >= max_passed or len(passed) >= lookahead:
+                batch.search_end = "max_passed" if seq.num_passed >= max_passed else "lookahead"
                 return
             passed.append(seq)
+        batch.search_end = "order"
 
-    def _admit(self, seq: Sequence, budget: int) -> Blocked | None:
-        """Admit a waiting request, or say what it lacks."""
+    def _admit(self, seq: Sequence, budget: int, num_before: int) -> Blocked | None:
+        """Admit a waiting request, or say what it lacks. num_before: how many were admitted before it in this step."""
         if len(self.queues.running) >= self.limits.max_num_seqs:
-            return Blocked(seq.seq_id, "max_num_seqs", 1, 0)
+            return Blocked(seq.seq_id, "max_num_seqs", 1, 0, seq.num_passed, num_before)
         if budget == 0:
-            return Blocked(seq.seq_id, "token_budget", 1, 0)
+            return Blocked(seq.seq_id, "token_budget", 1, 0, seq.num_passed, num_before)
         hits = self.blocks.find_prefix(seq)
         needed, available = self.blocks.shortage(seq, hits)
-        needed += self._reserve(seq)
+        reserve = self._reserve(seq)
+        needed += reserve
         if needed > available:
-            return Blocked(seq.seq_id, "free_blocks", needed, available)
+            return Blocked(seq.seq_id, "free_blocks", needed, available, seq.num_passed, num_before, reserve)
         self.queues.leave_waiting(seq)
         self._has_prefills = True
         self._undo.attr(seq, "status")

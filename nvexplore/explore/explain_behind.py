@@ -2,50 +2,56 @@
 
 from __future__ import annotations
 
-from nvexplore.explore.explain_blocks import kept_free, num_blocks
 from nvexplore.explore.explain_moment import Moment
+from nvexplore.explore.explain_needs import needed_now
 from nvexplore.explore.explain_words import Explanation, Parts, all_taken, are, counted, fill
 
 
 def explain_behind(moment: Moment, seq_id: int) -> Explanation:
-    """A request that stands behind the one at which the search ended."""
+    """A request that the search did not come to, since it ended before or the policy named nobody else."""
     waiting, after = moment.record.planned.waiting, moment.after
     subject = moment.ref(seq_id)
-    if not waiting.seq_id:
+    # A search that was stopped by nobody has come to all whom the policy named.
+    if waiting.search_end == "order" or not waiting.seq_id:
         return Explanation(kind="unnamed", subject=subject, what=("is not looked at: the policy did not name it",))
     last, reason = waiting.seq_id[-1], waiting.reason[-1]
-    numbers = {"examined": len(waiting.seq_id)}
-    where: Parts = ("which the policy put before it",)
-    if moment.is_in_order:
-        numbers["places_before"] = places = after.waiting.index(seq_id) - after.waiting.index(last)
-        where = ("directly before it",) if places == 1 else fill("{places} places before it", places=places)
-    who = moment.ref(last)
-    if reason == "token_budget":
-        what = fill("is not looked at: the token budget is used up, and {who}, {where}, is next", who=who, where=where)
-    elif reason == "max_num_seqs":
-        template = "is not looked at: {places}, and {who}, {where}, is next"
-        what = fill(template, places=all_taken(after.max_num_seqs), who=who, where=where)
-    else:
+    # The search may have gone on and admitted others, or found that the policy named nobody else.
+    if reason == "free_blocks" and waiting.search_end is None:
+        return Explanation(kind="behind", subject=subject, what=("is not looked at: the record does not say why",))
+    numbers, who = {"examined": len(waiting.seq_id)}, moment.ref(last)
+    if reason == "free_blocks":
         numbers["short"] = short = waiting.needed[-1] - waiting.available[-1]
-        template = "is not looked at: {who}, {where}, lacks {short}{why}"
-        what = fill(
-            template, who=who, where=where, short=counted(short, "block"), why=_not_passed(moment, last, numbers)
-        )
+        lacks = f"lacks {counted(short, 'block')}{_not_passed(moment, numbers)}"
+        template, in_order = "is not looked at: the search ended at {who}, which {why}", "{who}, {where}, {why}"
+    else:
+        lacks = "the token budget is used up" if reason == "token_budget" else all_taken(after.max_num_seqs)
+        template, in_order = "is not looked at: the search ended at {who}: {why}", "{why}, and {who}, {where}, is next"
+    # Only of the queue's own order is it known who comes next.
+    if not waiting.is_queue_order:
+        return Explanation(kind="behind", subject=subject, what=fill(template, who=who, why=lacks), numbers=numbers)
+    numbers["places_before"] = places = after.waiting.index(seq_id) - after.waiting.index(last)
+    where: Parts = ("directly before it",) if places == 1 else fill("{places} places before it", places=places)
+    is_passable = reason != "free_blocks" or (waiting.search_end == "lookahead" and numbers["others"] > 0)
     return Explanation(
-        kind="behind", subject=subject, what=what, more=fill("{who} must be admitted first", who=who), numbers=numbers
+        kind="behind",
+        subject=subject,
+        what=fill(f"is not looked at: {in_order}", who=who, where=where, why=lacks),
+        more=fill(
+            "{who} must be admitted{or_passed} first", who=who, or_passed=" or passed over" if is_passable else ""
+        ),
+        numbers=numbers,
     )
 
 
-def _not_passed(moment: Moment, last: int, numbers: dict[str, int]) -> str:
-    """Why, as far as records tell: it was passed over often, or others that lack blocks are passed over already."""
-    numbers["others"] = others = len(moment.record.planned.waiting.seq_id) - 1
-    numbers["passed"] = passed = moment.passed[last] if moment.is_in_order else 0
-    times = "once" if passed == 1 else f"{passed:,} times"
+def _not_passed(moment: Moment, numbers: dict[str, int]) -> str:
+    """Why the last one was not passed over: it was so often before, or others are."""
+    waiting = moment.record.planned.waiting
+    if waiting.search_end == "max_passed":
+        numbers["passed"] = passed = waiting.num_passed[-1]
+        times = "once" if passed == 1 else f"{passed:,} times"
+        return f" and, passed over {times} so far, is passed over no more" if passed else " and may not be passed over"
+    numbers["others"] = others = len(waiting.seq_id) - 1
     before = f"the {others:,} before it are" if others > 1 else "the one before it is"
-    if passed and others:
-        return f" and is not passed over: it was {times}, and {before}"
-    if passed:
-        return f" and, passed over {times} so far, is passed over no more"
     return f", and {before} all that may be passed over in a step" if others else ", and nobody may be passed over"
 
 
@@ -53,17 +59,18 @@ def explain_preempted(moment: Moment, seq_id: int) -> Explanation:
     """A request that was running until this step."""
     planned, after = moment.record.planned.preempted, moment.after
     cause = planned.cause[planned.seq_id.index(seq_id)]
-    seq, now = after.sequences[seq_id], len(after.free)
+    now, place = len(after.free), after.waiting.index(seq_id)
     what: Parts = ("waits since it gave up its own blocks in this step",)
     if cause != seq_id:
         what = fill("waits since it was preempted for {cause} in this step", cause=moment.ref(cause))
-    running = [(other, len(after.sequences[other].block_table)) for other in after.running]
-    needed = num_blocks(moment, len(seq.token_ids)) + (kept_free(moment, seq, running) or 0)
-    place = after.waiting.index(seq_id)
-    numbers = {"needed": needed, "free_now": now, "place": place}
     first = "it is the first in the queue"
     if place:
         first = f"{counted(place, 'request')} {'stands' if place == 1 else 'stand'} before it"
-    template = "{first}, and it needs {needed} at most to come back: {now} free now"
-    more = fill(template, first=first, needed=counted(needed, "free block"), now=are(now))
+    least, most = needed_now(moment, after.sequences[seq_id])
+    needed = least if most is None else most
+    need = f"{counted(needed, 'free block')} at most to come back"
+    if most is None:
+        need = f"at least {counted(needed, 'free block')} to come back, with what is kept free for others"
+    numbers = {"needed": needed, "free_now": now, "place": place}
+    more = (f"{first}, and as things stand it needs {need}: {are(now)} free now",)
     return Explanation(kind="preempted", subject=moment.ref(seq_id), what=what, more=more, numbers=numbers)

@@ -98,6 +98,8 @@ class _Miss:
         if cause == "evicted":
             step = self._admitted.miss_step[self._place]
             return evicted_why(self.moment, self.contents, self.seq, self.index, step, self.numbers), (mine,)
+        if cause == "orphaned":
+            return self._orphaned(), (mine,)
         if cause == "differs":
             return self._differs()
         if cause == "unseen":
@@ -128,6 +130,12 @@ class _Miss:
             template = "{here} is the same as {block} of {who}, which is not full yet"
             return fill(template, block=block_ref(block), who=who, here=self.here)
         return fill("{who} has {here} too, but has not stored it yet", who=who, here=self.here)
+
+    def _orphaned(self) -> Parts:
+        block = self._admitted.miss_block_id[self._place]
+        assert block is not None  # a miss of this cause names it
+        template = "{block} holds {here} too, but goes on from a block that left the cache and was stored anew since"
+        return fill(template, block=block_ref(block), here=self.here)
 
     def _differs(self) -> tuple[Parts, tuple[Tokens, ...]]:
         position, block = self._admitted.miss_position[self._place], self._admitted.miss_block_id[self._place]

@@ -5,10 +5,8 @@ Reads records only. What is costly to work out is made when it is first asked fo
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
 
 from msgspec.structs import replace
 
@@ -51,31 +49,6 @@ class Moment:
             if added.seq_id:
                 found.update(zip(added.seq_id, added.sampling_params, strict=True))
         return found
-
-    @cached_property
-    def queue(self) -> list[int]:
-        """The waiting requests as the plan's search for requests to admit met them, in the queue's own order.
-
-        Where decode rows come first, those that they preempted stand in it already.
-        """
-        queue, preempted = list(self.before.waiting), self.record.planned.preempted
-        examined = {*self.record.planned.waiting.seq_id, *self.record.planned.admitted.seq_id}
-        if not examined.isdisjoint(preempted.seq_id):
-            for seq_id, position in zip(preempted.seq_id, preempted.position, strict=True):
-                queue.insert(position, seq_id)
-        return queue
-
-    @cached_property
-    def is_in_order(self) -> bool:
-        """The search went through the queue from its head on; False: the policy has an order of its own."""
-        told, preempted = self.record.planned.waiting.seq_id, self.record.planned.preempted.seq_id
-        met = (seq_id for seq_id in self.after.waiting if seq_id in told or seq_id not in preempted)
-        return list(islice(met, len(told))) == told
-
-    @cached_property
-    def passed(self) -> Counter[int]:
-        """How often each waiting request has been passed over, this step included, in the steps that are recorded."""
-        return count_passed(self.recorder, self.step)
 
     def find(self, step: int) -> StepRecord | None:
         """The record of a step that is not after this one, if it is kept."""
@@ -132,39 +105,3 @@ def _nothing(planned: Planned) -> Planned:
         preempted=Preempted(),
         waiting=Waiting(),
     )
-
-
-LEFT, ADMITTED = -1, -2  # in place of a position
-
-
-def count_passed(recorder: Recorder, step: int) -> Counter[int]:
-    """seq_id -> how often a request behind it in the queue was admitted while it lacked blocks, up to ``step``.
-
-    Counted where the search followed the queue, and from the first record on: what was before is not known.
-    """
-    passed: Counter[int] = Counter()
-    segments = recorder.segments
-    snapshot, records = next(s for s in segments if s[0].step <= step < s[0].step + len(s[1]))
-    waiting, first_event = list(snapshot.waiting), snapshot.event
-    for record in records[: step - snapshot.step + 1]:
-        before, planned = record.before, record.planned
-        moves = [
-            *zip(before.added.number, before.added.position, before.added.seq_id, strict=True),
-            *((n, LEFT, s) for n, s in zip(before.aborted_number, before.aborted_seq_id, strict=True)),
-            *zip(before.preempted.number, before.preempted.position, before.preempted.seq_id, strict=True),
-            *zip(planned.preempted.number, planned.preempted.position, planned.preempted.seq_id, strict=True),
-            *((n, ADMITTED, s) for n, s in zip(planned.admitted.number, planned.admitted.seq_id, strict=True)),
-        ]
-        if not moves:
-            continue
-        blocked = {s for s, r in zip(planned.waiting.seq_id, planned.waiting.reason, strict=True) if r == "free_blocks"}
-        for number, position, seq_id in sorted(moves):
-            if number < first_event:
-                continue
-            if position >= 0:
-                waiting.insert(position, seq_id)
-            elif seq_id in waiting:
-                if position == ADMITTED:
-                    passed.update(blocked.intersection(waiting[: waiting.index(seq_id)]))
-                waiting.remove(seq_id)
-    return passed

@@ -17,6 +17,7 @@ NOT_WANTED = ("cpu", "enforce_eager")
 MISSES = {
     "in_flight": "another request is about to compute the same tokens",
     "evicted": "the next block was evicted in step {step}",
+    "orphaned": "block {block} has the next tokens, but goes on from a block that was evicted",
     "differs": "block {block} begins alike, but position {position} is another token",
     "unseen": "nothing in it goes on like this",
 }

@@ -42,9 +42,9 @@ class Until:
         preempt:    a request was sent back to wait, by another that needed a block or by a step that failed.
         hit:        a request was admitted with tokens from the prefix cache.
         miss:       a request was admitted and the cache gave less than it could have: ``Miss.cause`` is "unseen",
-                    "differs", "evicted" or "in_flight". No miss: "partial" (no whole block was left), "disabled" (the
-                    cache is off) and "bypassed" (the request has its prompt computed whatever the cache holds). One
-                    admission may be a hit and a miss.
+                    "differs", "evicted", "orphaned" or "in_flight". No miss: "partial" (no whole block was left),
+                    "disabled" (the cache is off) and "bypassed" (the request has its prompt computed whatever the
+                    cache holds). One admission may be a hit and a miss.
         finish:     a request ended by itself: stop, length or error. Not one that was aborted.
         evict:      a block was allocated whose cached content was forgotten for it. Not a reset of the cache, and not
                     content that gave way to newer content under its hash.

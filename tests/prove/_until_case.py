@@ -15,7 +15,7 @@ from tests.drive import Workload
 from tests.notebook_fakes import FakeLLM
 from tests.workloads import make_workload
 
-MISSES = ("unseen", "differs", "evicted", "in_flight")
+MISSES = ("unseen", "differs", "evicted", "orphaned", "in_flight")
 
 
 class Case:

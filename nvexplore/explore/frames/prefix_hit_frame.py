@@ -26,12 +26,16 @@ PREFIX_HITS = Table(
     was_recompute=Column("bool", "it had been admitted before and was preempted"),
     miss_cause=Column(
         "string",
-        "what ended the run of hits: partial (no whole block was left to hit), unseen, differs, evicted, in_flight (a "
-        "resident request is about to fill that block), bypassed (for prompt_logprobs) or disabled; missing if not "
-        "recorded",
+        "what ended the run of hits: partial (no whole block was left to hit), unseen, differs, evicted, orphaned "
+        "(cached behind a block that was evicted), in_flight (a resident request is about to fill that block), "
+        "bypassed (for prompt_logprobs) or disabled; missing if not recorded",
     ),
     miss_position=Column("Int64", "differs: position of the first token that is another"),
-    miss_block_id=Column("Int64", "differs: the cached block that begins alike; in_flight: the one that will hold it"),
+    miss_block_id=Column(
+        "Int64",
+        "differs: the cached block that begins alike; orphaned: the one that holds the same tokens; in_flight: the one "
+        "that will hold them",
+    ),
     miss_step=Column("Int64", "evicted: the step in which the block was"),
 )
 
