@@ -126,7 +126,13 @@ def demo(args: argparse.Namespace) -> int:
     missing = [name for name in DEMO_MODULES if importlib.util.find_spec(name) is None]
     if missing:
         raise CommandError(f'the demo needs {", ".join(missing)}: pip install "nvexplore[demo]"')
-    source = notebooks_path()
+    try:
+        return _demo(args, notebooks_path())
+    except OSError as error:  # a folder that is none, or that nothing can be written to
+        raise CommandError(str(error)) from None
+
+
+def _demo(args: argparse.Namespace, source: Path) -> int:
     if args.here:
         folder, results = source, source.parent / "build"
     else:
@@ -228,6 +234,8 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command with ``argv`` (the process's own by default) and return its exit status."""
     args = parser().parse_args(argv)
+    # Before torch is loaded, here or in a kernel: threads that wait must not spin, which others pay for.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         status: int = args.run(args)
         return status

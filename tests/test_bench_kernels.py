@@ -121,8 +121,30 @@ def test_without_a_gpu_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_without_its_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(CommandError, match=r'--kernels needs torch, triton: pip install "nvexplore\[run\]"'):
+    needed = r'--kernels needs a CUDA device, and torch to see it: pip install "nvexplore\[run\]"'
+    with pytest.raises(CommandError, match=needed):
         kernel_command.run_kernels(parsed())
+
+
+@pytest.mark.parametrize(
+    ("has_gpu", "said"),
+    [
+        (False, "--kernels: torch sees no CUDA device here, and kernels are measured on one"),
+        (True, "--kernels needs triton: pip install triton"),
+    ],
+)
+def test_without_triton_the_gpu_is_asked_for_first(has_gpu: bool, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpu)
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "triton" else find(name))
+    with pytest.raises(CommandError) as refused:
+        kernel_command.run_kernels(parsed())
+    assert str(refused.value) == said
+
+
+def test_a_file_that_cannot_be_written(fake_gpu: list[Case], tmp_path: Path) -> None:
+    with pytest.raises(CommandError, match=f"--json {tmp_path}: Is a directory"):
+        kernel_command.run_kernels(parsed("--json", str(tmp_path)))
 
 
 @pytest.fixture

@@ -137,6 +137,15 @@ def test_beside_a_peer(toy: Path, made: list[Any], capsys: pytest.CaptureFixture
     assert report["left_out"] == ["mixed-arrivals: vllm is left out, it takes no requests while others run"]
 
 
+def test_a_picture_that_cannot_be_written_is_told_in_a_line(
+    toy: Path, made: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "startup.png").mkdir()
+    assert run_command("--workloads", "first-token", "--model", str(toy), "--plots", str(tmp_path)) == 1
+    assert capsys.readouterr().err.splitlines()[-1] == f"nvexplore: --plots {tmp_path}: Is a directory"
+    assert made[-1] == "nvexplore closed"
+
+
 def test_the_scale_of_a_cpu_is_said_and_memory_is_shared(
     toy: Path, made: list[Any], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -132,6 +132,50 @@ def test_what_the_demo_lacks_is_named_with_its_remedy(
     assert not Path("nvexplore-notebooks").exists()
 
 
+def unusable(folder: Path) -> Path:
+    """A file where the folder should be."""
+    folder.write_text("no folder")
+    return folder
+
+
+def test_a_folder_that_cannot_be_used_is_told_in_one_line(
+    notebooks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = unusable(tmp_path / "file")
+    (tmp_path / "taken" / cli.FIRST_NOTEBOOK).mkdir(parents=True)
+    for folder in (file, file / "below", Path("/proc/nowhere"), tmp_path / "taken", tmp_path / ("n" * 300)):
+        assert cli.main(["demo", str(folder)]) == 1
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith("nvexplore: [Errno ") and str(folder) in line
+
+
+def test_results_that_cannot_be_written_are_told_in_one_line(
+    notebooks: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    build = unusable(notebooks.parent / "build")
+    assert cli.main(["demo", "--headless", "--here"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("nvexplore: [Errno ") and str(build) in line
+
+
+TORCH = """
+import os, types
+print("torch sees", os.environ["OMP_WAIT_POLICY"])
+cuda, version = types.SimpleNamespace(is_available=lambda: False), types.SimpleNamespace(cuda=None)
+"""
+
+
+@pytest.mark.parametrize(("said", "seen"), [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])
+def test_threads_of_torch_do_not_spin_unless_somebody_says_so(said: str | None, seen: str, tmp_path: Path) -> None:
+    """Read by torch's OpenMP once, when it is loaded."""
+    (tmp_path / "torch.py").write_text(TORCH)
+    env = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    env |= {"PYTHONPATH": f"{tmp_path}{os.pathsep}{CHECKOUT}"} | ({} if said is None else {"OMP_WAIT_POLICY": said})
+    command = [sys.executable, "-m", "nvexplore.cli", "info"]
+    done = subprocess.run(command, capture_output=True, text=True, env=env, check=True)
+    assert done.stdout.splitlines()[0] == f"torch sees {seen}"
+
+
 def test_demo_model_prints_its_folder(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -111,3 +112,22 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert sampled == ["tokens", "sampled", "60", "60"]
     assert cli.main(["compare", files[0], str(tmp_path / "no")]) == 1
     assert "No such file" in capsys.readouterr().err
+
+
+def test_every_file_that_is_named_has_its_column(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same one twice, by one spelling or two, and two of one name in different folders."""
+    monkeypatch.chdir(tmp_path)
+    Path("other").mkdir()
+    for file, steps in (("run", 2), ("other/run", 3), ("run.nvx (2)", 4)):
+        save_recording(recorded("mixed", steps=steps), file)
+    files = ["run.nvx", "run.nvx (2)", "run.nvx", "./run.nvx", "run", "other/run.nvx", "other/run.nvx"]
+    assert cli.main(["compare", *files]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "7 recordings"
+    assert re.split(" {2,}", lines[1].strip()) == [
+        *("run.nvx", "run.nvx (2)", "run.nvx (3)", "run.nvx (4)", "run", "other/run.nvx", "other/run.nvx (2)")
+    ]
+    (steps_row,) = [line.split() for line in lines if line.strip().startswith("steps  ")]
+    assert steps_row == ["steps", "2", "4", "2", "2", "2", "3", "3"]

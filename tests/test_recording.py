@@ -1,4 +1,4 @@
-"""Recordings as files: every state comes back, texts too, without what made them; a bad file says what is wrong."""
+"""Recordings as files: every state comes back, texts too, without what made them, by the name that was given."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 from nvexplore.engine.engine import Engine
 from nvexplore.explore import frames
 from nvexplore.explore.recorder import Recorder
-from nvexplore.explore.recording import RecordingError, load_recording, save_recording
+from nvexplore.explore.recording import load_recording, save_recording
 from nvexplore.explore.token_texts import TokenTexts
 from nvexplore.sampling_params import SamplingParams
 from tests.drive import run_workload
@@ -151,47 +151,40 @@ def rewritten(file: Path, change: Callable[[dict[str, Any]], object]) -> None:
     file.write_bytes(gzip.compress(len(message).to_bytes(4, "little") + message + whole[4 + size :]))
 
 
-BAD: dict[str, tuple[Callable[[Path], object], str]] = {
-    "empty": (lambda f: f.write_bytes(b""), "is not a recording of nvexplore"),
-    "another kind": (lambda f: f.write_bytes(b"%PDF-1.7"), "is not a recording of nvexplore"),
-    "gzip of another kind": (lambda f: f.write_bytes(gzip.compress(b"hello" * 9)), "is not a recording of nvexplore"),
-    "cut": (lambda f: f.write_bytes(f.read_bytes()[: f.stat().st_size // 2]), r"ends early: \d+ of its 41 messages"),
-    "damaged": (lambda f: f.write_bytes(f.read_bytes()[:-6] + b"\0" * 6), "is damaged"),
-    "longer": (lambda f: rewritten(f, lambda h: h.update(num_items=40)), "goes on after its 40 messages"),
-    "shorter": (lambda f: rewritten(f, lambda h: h.update(num_items=99)), "ends early: 41 of its 99 messages"),
-    "another format": (lambda f: rewritten(f, lambda h: h.update(format="x")), "is not a recording of nvexplore"),
-    "a later version": (
-        lambda f: rewritten(f, lambda h: h.update(version=9, made_by="7.0")),
-        r"was made by nvexplore 7\.0 in format 9 with records of version \d+; this is nvexplore .*, which reads 1 and",
-    ),
-    "wrong beginnings": (lambda f: rewritten(f, lambda h: h.update(begun=[[0, "x", 1.0, 2, 1.0]])), "Expected `int "),
-    "a wrong header": (lambda f: rewritten(f, lambda h: h.update(model=3)), r"Expected `str`, got `int`"),
-}
+def test_a_name_without_suffix(tmp_path: Path) -> None:
+    """The file is found by the name that it was saved under; where both are there, the one that is named."""
+    recorder = recorded()[1]
+    save_recording(recorder, tmp_path / "run", model="with")
+    (tmp_path / "dir").mkdir()
+    save_recording(recorder, tmp_path / "dir.nvx", model="beside a folder")
+    assert [load_recording(tmp_path / name).model for name in ("run", "dir")] == ["with", "beside a folder"]
+    (tmp_path / "run.nvx").rename(tmp_path / "old")
+    save_recording(recorder, tmp_path / "old.nvx", model="another")
+    assert load_recording(tmp_path / "old").model == "with"
+    for name in ("no", "no.nvx", "old.rec"):
+        with pytest.raises(FileNotFoundError) as error:
+            load_recording(tmp_path / name)
+        assert error.value.filename == str(tmp_path / name)
 
 
-@pytest.mark.parametrize("what", BAD)
-def test_a_bad_file_says_what_is_wrong(what: str, tmp_path: Path) -> None:
-    spoil, message = BAD[what]
-    file = save_recording(recorded()[1], tmp_path / "run")
-    assert len(load_recording(file).recorder) == 40
-    spoil(file)
-    with pytest.raises(RecordingError, match=message) as error:
-        load_recording(file)
-    assert str(file) in str(error.value)
+@pytest.mark.parametrize("replace", [False, True])
+def test_a_folder_is_no_file_to_save_to(replace: bool, tmp_path: Path) -> None:
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    for path in (folder, tmp_path / "runs" / ".." / "runs"):
+        with pytest.raises(IsADirectoryError) as error:
+            save_recording(recorded()[1], path, replace=replace)
+        assert error.value.filename == str(path)
+    assert list(tmp_path.iterdir()) == [folder] and list(folder.iterdir()) == []
 
 
-def test_records_that_do_not_follow(tmp_path: Path) -> None:
-    file = save_recording(recorded()[1], tmp_path / "run")
-    whole = gzip.decompress(file.read_bytes())
-    at, messages = 0, []
-    while at < len(whole):
-        size = 4 + int.from_bytes(whole[at : at + 4], "little")
-        messages.append(whole[at : at + size])
-        at += size
-    del messages[5]
-    file.write_bytes(gzip.compress(b"".join(messages)))
-    with pytest.raises(RecordingError, match="message 4 does not follow: record of step 4 does not follow"):
-        load_recording(file)
+def test_a_failed_save_names_the_path_that_was_given(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for path, kind in ((tmp_path / "no" / "run.nvx", FileNotFoundError), (tmp_path / "file" / "x", NotADirectoryError)):
+        with pytest.raises(kind) as error:
+            save_recording(recorded()[1], path)
+        assert error.value.filename == str(path.with_suffix(".nvx")) and error.value.strerror
+        assert str(error.value).endswith(f": '{path.with_suffix('.nvx')}'")
 
 
 def test_it_opens_with_the_core_alone(tmp_path: Path) -> None:

@@ -81,8 +81,9 @@ def test_magics(shell: Shell, tmp_path: Path) -> None:
     )
     text = repr(shell.run("%nvx_text"))
     for line, message in (
-        (f"%nvx_save {tmp_path}/a", "is there already; say replace to write over it"),
-        (f"%nvx_save {tmp_path}/no/a", "No such file or directory"),
+        (f"%nvx_save {tmp_path}/a", r"is there already; say replace=True \(in a command --replace\) to write over it"),
+        (f"%nvx_save {tmp_path}/no/a", f"No such file or directory: '{tmp_path}/no/a.nvx'"),
+        (f"%nvx_save --replace {tmp_path}", f"Is a directory: '{tmp_path}'"),
         (f"%nvx_open {tmp_path}/b", "No such file or directory"),
         (f"%nvx_open {__file__}", "is not a recording of nvexplore"),
         (f"%nvx_open {tmp_path}", "Is a directory"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
 import os
 import platform
 import sys
@@ -17,10 +16,13 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from nvexplore.bench.kernel_command import add_kernel_options, run_kernels
+from nvexplore.bench.modes import DECODE, OPTIONS, settle_mode
+from nvexplore.bench.report import write_report
 from nvexplore.bench.serving_command import add_serving_options, run_serving
 from nvexplore.bench.serving_setup import PEERS as SERVING_PEERS
 from nvexplore.bench.serving_setup import find_model
 from nvexplore.command_error import CommandError
+from nvexplore.whole_file import user_path
 
 if TYPE_CHECKING:
     from nvexplore.bench.compare import Comparison
@@ -36,48 +38,43 @@ def add_command(commands: Any) -> None:
     peers = tuple(dict.fromkeys((*PEER_NAMES, SCHEDULER_PEER, *SERVING_PEERS)))
     command.add_argument("--peer", choices=peers, help=f"({PEER_NAMES[0]}; with --serving or --scheduler none)")
     command.add_argument("--peer-path", metavar="DIR", type=Path, help="a checkout of the peer, if it is not installed")
-    command.add_argument("--model", default="demo", help="'demo', a checkpoint folder or a Hub name (%(default)s)")
+    command.add_argument("--model", help=f"'demo', a checkpoint folder or a Hub name ({OPTIONS['model'].default})")
     command.add_argument(
         "--dtype", type=_dtypes, help="with commas (bfloat16,float32; with --serving the checkpoint's alone)"
     )
-    command.add_argument("--batch", type=_counts, default=[1, 8], help="prompts at a time; one or more, with commas")
-    command.add_argument("--prompt-len", type=_count, default=64, help="tokens a prompt (%(default)s)")
-    command.add_argument("--new-tokens", type=_count, default=48, help="tokens a completion (%(default)s)")
+    command.add_argument("--batch", type=_counts, help=f"prompts at a time, with commas ({_words('batch')})")
+    command.add_argument("--prompt-len", type=_count, help=f"tokens a prompt ({_words('prompt_len')})")
+    command.add_argument("--new-tokens", type=_count, help=f"tokens a completion ({_words('new_tokens')})")
     command.add_argument("--passes", type=_count, help="measured passes; medians are told (3; with --scheduler 9)")
     command.add_argument("--threads", type=_count, help="torch's threads, for both (torch's own choice)")
-    command.add_argument("--json", metavar="FILE", help="write all figures there; '-' is standard output")
+    command.add_argument("--json", metavar="FILE", help="write all figures there, over old ones; '-': standard output")
     add_serving_options(command)
     add_kernel_options(command)
     only = command.add_argument_group("the scheduler alone", "microseconds a step and a prompt, without any model")
     only.add_argument("--scheduler", action="store_true", help="measure this instead")
-    only.add_argument("--rows", type=_counts, default=[8, 64, 256, 1024], help="sequences that decode (8,64,256,1024)")
-    only.add_argument("--block-size", type=_counts, default=[16, 256], help="tokens a block (16,256)")
-    only.add_argument(
-        "--blocks", type=_counts, default=[100_000, 400_000], help="pools beside the one that fits (100000,400000)"
-    )
+    only.add_argument("--rows", type=_counts, help=f"sequences that decode ({_words('rows')})")
+    only.add_argument("--block-size", type=_counts, help=f"tokens a block ({_words('block_size')})")
+    only.add_argument("--blocks", type=_counts, help=f"pools beside the one that fits ({_words('blocks')})")
     command.set_defaults(run=bench)
 
 
 def bench(args: argparse.Namespace) -> int:
     """Run the command and return its exit status."""
-    if args.json not in (None, "-") and (Path(args.json).is_dir() or not Path(args.json).parent.is_dir()):
+    if args.json not in (None, "-") and ((file := user_path(args.json)).is_dir() or not file.parent.is_dir()):
         raise CommandError(f"--json {args.json}: no file can be written there")
-    if args.kernels:
+    mode = settle_mode(args)
+    if mode == DECODE and args.peer not in (None, *PEER_NAMES):
+        asked = f"--peer {args.peer}"
+        raise CommandError(f"{asked}: this measures beside {PEER_NAMES[0]} only; add --scheduler or --serving")
+    if mode == "kernels":
         return run_kernels(args)
-    if args.scheduler and args.serving:
-        raise CommandError("--scheduler and --serving are two things to measure: give one of them")
-    if args.scheduler:
+    if mode == "scheduler":
         return _bench_scheduler(args)
-    if not args.serving and (args.peer not in (None, *PEER_NAMES) or args.peer_path):
-        what = f"--peer {args.peer}" if args.peer else "--peer-path"
-        raise CommandError(f"{what}: this measures beside {PEER_NAMES[0]} only; add --scheduler or --serving")
-    if args.option and not args.serving:
-        raise CommandError(f"--option {args.option[0][0]}=...: this measures with the defaults; add --serving")
     missing = [name for name in ("torch", "transformers") if importlib.util.find_spec(name) is None]
     if missing:
         raise CommandError(f'bench needs {", ".join(missing)}: pip install "nvexplore[run]"')
     args.passes = args.passes or 3
-    return _bench_serving(args) if args.serving else _bench_decode(args)
+    return _bench_serving(args) if mode == "serving" else _bench_decode(args)
 
 
 def _bench_decode(args: argparse.Namespace) -> int:
@@ -162,10 +159,8 @@ def _bench_scheduler(args: argparse.Namespace) -> int:
 
 
 def _write(report: dict[str, Any], where: str | None) -> None:
-    if where == "-":
-        print(json.dumps(report, indent=2))
-    elif where:
-        Path(where).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    if where:
+        write_report(report, where)
 
 
 def _print_table(dtype: str, comparisons: Sequence[Comparison]) -> None:
@@ -205,8 +200,16 @@ def _tell(dtype: str, line: str) -> None:
     print(f"{dtype}: {line}", file=sys.stderr, flush=True)
 
 
+def _words(name: str) -> str:
+    default = OPTIONS[name].default
+    return ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
+
+
 def _count(text: str) -> int:
-    value = int(text)
+    try:
+        value = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}: must be a whole number") from None
     if value < 1:
         raise argparse.ArgumentTypeError(f"{value}: must be at least 1")
     return value

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
 import platform
 import sys
 from functools import partial
 from importlib import metadata
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nvexplore.bench.report import write_report
 from nvexplore.command_error import CommandError
 
 if TYPE_CHECKING:
@@ -76,22 +75,21 @@ def run_kernels(args: argparse.Namespace) -> int:
         "results": [result.as_dict(ceilings) for result in results],
         "floor": floor.as_dict(),
     }
-    if args.json == "-":
-        sys.stdout.write(json.dumps(report, indent=2) + "\n")
-    elif args.json:
-        Path(args.json).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    if args.json:
+        write_report(report, args.json)
     return 1 if any(result.is_failure for result in results) else 0
 
 
 def _device() -> torch.device:
-    """The GPU, or a CommandError that says what is missing."""
-    missing = [name for name in ("torch", "triton") if importlib.util.find_spec(name) is None]
-    if missing:
-        raise CommandError(f'--kernels needs {", ".join(missing)}: pip install "nvexplore[run]"')
+    """The GPU, or a CommandError that says what is missing: the GPU first, without which no package helps."""
+    if importlib.util.find_spec("torch") is None:
+        raise CommandError('--kernels needs a CUDA device, and torch to see it: pip install "nvexplore[run]"')
     import torch
 
     if not torch.cuda.is_available():
         raise CommandError("--kernels: torch sees no CUDA device here, and kernels are measured on one")
+    if importlib.util.find_spec("triton") is None:
+        raise CommandError("--kernels needs triton: pip install triton")
     from nvexplore.backends.kernels.launch import IS_INTERPRETED
 
     if IS_INTERPRETED:

@@ -30,7 +30,7 @@ def add_serving_options(command: argparse.ArgumentParser) -> None:
     """Add ``--serving`` and what belongs to it alone."""
     only = command.add_argument_group("serving", "many requests at once, or arriving; alone or, with --peer, in turns")
     only.add_argument("--serving", action="store_true", help="measure this instead")
-    only.add_argument("--workloads", type=_workloads, default=WORKLOADS, help=f"some of {','.join(WORKLOADS)} (all)")
+    only.add_argument("--workloads", type=_workloads, help=f"some of {','.join(WORKLOADS)} (all)")
     only.add_argument("--scale", type=_positive, help=f"of counts and lengths (1 on a GPU, {CPU_SCALE:g} without)")
     only.add_argument("--rate", type=_positive, help="requests a second in mixed-arrivals (all within some 4 s)")
     only.add_argument(
@@ -40,11 +40,10 @@ def add_serving_options(command: argparse.ArgumentParser) -> None:
         "--option",
         type=_option,
         action="append",
-        default=[],
         metavar="KEY=VALUE",
         help="one of LLM's, for nvexplore (and recorded, which is the same with a recorder attached)",
     )
-    only.add_argument("--plots", metavar="DIR", type=Path, help="write a PNG a workload there")
+    only.add_argument("--plots", metavar="DIR", type=Path, help="write a PNG a workload there, over old ones")
 
 
 def run_serving(args: argparse.Namespace, say: Say, tell: Say) -> dict[str, Any]:
@@ -69,8 +68,11 @@ def run_serving(args: argparse.Namespace, say: Say, tell: Say) -> dict[str, Any]
         from nvexplore.bench.serving_plots import write_plots
 
         about = f"{Path(args.model).name}, {setup.dtype}, {setup.device}, scale {setup.scale:g}"
-        for file in write_plots(args.plots, rows, startups, about):
-            say(f"wrote {file}")
+        try:
+            for file in write_plots(args.plots, rows, startups, about):
+                say(f"wrote {file}")
+        except OSError as error:
+            raise CommandError(f"--plots {args.plots}: {error.strerror or error}") from None
     return {
         "measures": "serving",
         "peer": args.peer,
@@ -199,7 +201,10 @@ def _option(text: str) -> tuple[str, Any]:
 
 
 def _positive(text: str) -> float:
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}: must be a number") from None
     if not 0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"{text}: must be above 0")
     return value

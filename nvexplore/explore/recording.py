@@ -7,14 +7,15 @@ the prompts and completions of its requests, unless it is redacted.
 
 from __future__ import annotations
 
+import errno
 import gzip
+import os
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import msgspec
 
@@ -25,6 +26,7 @@ from nvexplore.explore.recorder import Recorder
 from nvexplore.explore.redact import redacted
 from nvexplore.explore.state import FoldError
 from nvexplore.explore.token_texts import TokenTexts
+from nvexplore.whole_file import user_path, whole_file
 
 FORMAT = "nvexplore recording"
 VERSION = 1
@@ -84,16 +86,13 @@ def save_recording(
     token_bytes: what a token says; None: the recording shows ids. redact: without what requests say, and without the
     model's folder (see ``explore.redact``). The file appears whole or not at all.
     Raises ValueError where nothing is recorded, FileExistsError where the file is there and not to be replaced, and
-    OSError.
+    OSError (IsADirectoryError where it is a folder), which names the path.
     """
-    path = Path(path).expanduser()
-    path = path if path.suffix else path.with_suffix(SUFFIX)
+    path = path_to_save(path)
     with recorder.lock:
         segments, begun = recorder.segments, recorder.begun
     if not segments:
         raise ValueError("nothing is recorded yet: there is nothing to save")
-    if path.exists() and not replace:
-        raise FileExistsError(f"{path} is there already; say replace to write over it")
     items: list[Snapshot | StepRecord] = []
     for snapshot, records in segments:
         items += [snapshot, *records]
@@ -109,23 +108,20 @@ def save_recording(
         redacted=redact,
         begun=begun,
     )
-    temporary = path.with_name(f".{path.name}-{uuid4().hex}")
-    try:
-        # Without name and time in it, equal recordings are equal files.
-        with temporary.open("xb") as raw, gzip.GzipFile("", "wb", 6, raw, mtime=0) as file:
-            for item in (header, *items):
-                message = msgspec.msgpack.encode(item)
-                file.write(len(message).to_bytes(_LENGTH, "little") + message)
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    # Without name and time in it, equal recordings are equal files.
+    with whole_file(path, replace=replace) as raw, gzip.GzipFile("", "wb", 6, raw, mtime=0) as file:
+        for item in (header, *items):
+            message = msgspec.msgpack.encode(item)
+            file.write(len(message).to_bytes(_LENGTH, "little") + message)
     return path
 
 
 def load_recording(path: str | Path) -> Recording:
-    """Read a file that ``save_recording`` has written. Raises RecordingError, or OSError where it cannot be opened."""
-    path = Path(path).expanduser()
+    """Read a file that ``save_recording`` has written, by the name that it was given there.
+
+    Raises RecordingError, or OSError where it cannot be opened.
+    """
+    path = path_to_load(path)
     with path.open("rb") as raw:
         if raw.read(2) != b"\x1f\x8b":
             raise RecordingError(f"{path} is not a recording of nvexplore")
@@ -137,13 +133,29 @@ def load_recording(path: str | Path) -> Recording:
                 for number, item in enumerate(_items(file, header.num_items, path)):
                     try:
                         recorder.push(item)
-                    except (FoldError, ValueError) as error:
-                        raise RecordingError(f"{path}: message {number} does not follow: {error}") from None
+                    except (FoldError, ValueError, LookupError) as error:
+                        raise RecordingError(f"{path} is damaged: message {number} does not follow: {error}") from None
                 recorder.recall(header.begun)
         except (gzip.BadGzipFile, zlib.error) as error:
             raise RecordingError(f"{path} is damaged: {error}") from None
     decode = None if header.tokens is None else TokenTexts(header.tokens)
     return Recording(recorder, header.model, header.created, decode, header.memory, header.redacted)
+
+
+def path_to_save(path: str | Path) -> Path:
+    """Where ``save_recording`` writes: with .nvx where there was no suffix. IsADirectoryError where it is a folder."""
+    path = user_path(path)
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    return path if path.suffix else path.with_suffix(SUFFIX)
+
+
+def path_to_load(path: str | Path) -> Path:
+    """What ``load_recording`` reads: with .nvx where there was no suffix, if only that file is there."""
+    path = user_path(path)
+    if path.is_file() or path.suffix or not path.name:
+        return path
+    return named if (named := path.with_suffix(SUFFIX)).is_file() else path
 
 
 def _model_name(model: str, *, redact: bool) -> str:
@@ -174,7 +186,7 @@ def _header(file: gzip.GzipFile, path: Path) -> Header:
     try:
         return msgspec.msgpack.decode(message, type=Header)
     except msgspec.ValidationError as error:
-        raise RecordingError(f"{path}: {error}") from None
+        raise RecordingError(f"{path} is damaged: its header: {error}") from None
 
 
 def _items(file: gzip.GzipFile, count: int, path: Path) -> Iterator[Snapshot | StepRecord]:
@@ -185,8 +197,12 @@ def _items(file: gzip.GzipFile, count: int, path: Path) -> Iterator[Snapshot | S
         except EOFError:
             raise RecordingError(f"{path} ends early: {number:,} of its {count:,} messages are there") from None
         except msgspec.DecodeError as error:
-            raise RecordingError(f"{path}: message {number}: {error}") from None
-    if file.read(1):
+            raise RecordingError(f"{path} is damaged: message {number}: {error}") from None
+    try:
+        goes_on = file.read(1)
+    except EOFError:  # cut in what gzip itself writes last, so that nothing tells whether the messages are whole
+        raise RecordingError(f"{path} ends early: its last bytes are missing") from None
+    if goes_on:
         raise RecordingError(f"{path} goes on after its {count:,} messages")
 
 

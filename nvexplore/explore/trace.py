@@ -14,6 +14,7 @@ import pandas as pd
 from nvexplore.explore.explain_words import printable
 from nvexplore.explore.frames import schedule, steps
 from nvexplore.explore.recorder import Recorder
+from nvexplore.whole_file import write_whole
 
 Event = dict[str, Any]
 _ENGINE, _REQUESTS = 1, 2  # processes of the trace
@@ -76,11 +77,13 @@ def trace(recorder: Recorder) -> dict[str, Any]:
     return {"displayTimeUnit": "ms", "traceEvents": events}
 
 
-def write_trace(recorder: Recorder, path: str | Path) -> Path:
-    """Write ``trace`` to a file and return its path."""
-    path = Path(path).expanduser()
-    path.write_text(json.dumps(trace(recorder), separators=(",", ":")), encoding="utf-8")
-    return path
+def write_trace(recorder: Recorder, path: str | Path, *, replace: bool = False) -> Path:
+    """Write ``trace`` to a file, whole or not at all, and return its path.
+
+    Raises ValueError where no step is recorded, FileExistsError where the file is there and not to be replaced, and
+    OSError.
+    """
+    return write_whole(path, json.dumps(trace(recorder), separators=(",", ":")), replace=replace)
 
 
 def _name(kind: str, pid: int, tid: int, name: str) -> Event:
