@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 # What a checkpoint needs; leaves out the .bin and .pth twins that many repositories carry.
@@ -11,8 +12,12 @@ HUB_PATTERNS = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
 def resolve_checkpoint(model: str | Path) -> Path:
     """The folder of ``model``: "demo", "random:qwen3-tiny", a path, or "org/name" (fetched into the Hub's cache).
 
-    Raises FileNotFoundError or ValueError saying what was looked for.
+    Raises FileNotFoundError or ValueError saying what was looked for, TypeError for what is neither text nor path.
     """
+    if not isinstance(model, (str, os.PathLike)):
+        raise TypeError(f"model={model!r}: must be a text or a path, not {type(model).__name__}")
+    if not str(model).strip():
+        raise ValueError(f"model={model!r}: must be 'demo', a folder, or a Hub name like 'org/name'")
     if model == "demo":
         from nvexplore.demo import demo_model_path
 
@@ -21,7 +26,10 @@ def resolve_checkpoint(model: str | Path) -> Path:
         from nvexplore.random_model import random_model_path
 
         return random_model_path(model.removeprefix("random:"))
-    path = Path(model).expanduser()
+    try:
+        path = Path(model).expanduser()
+    except RuntimeError as error:  # ~ of somebody who is not there
+        raise FileNotFoundError(f"model={str(model)!r}: no such folder: {error}") from None
     if path.is_dir():
         if not (path / "config.json").is_file():
             raise FileNotFoundError(f"{path} has no config.json: it is not a Hugging Face checkpoint folder")

@@ -9,8 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from nvexplore.checkpoint import resolve_checkpoint
-from nvexplore.config import EngineConfig
+from nvexplore.conversation import Messages
 from nvexplore.engine.engine import Engine
 from nvexplore.engine.events import Planned, StepRecord
 from nvexplore.engine.sequence import Sequence
@@ -24,8 +23,9 @@ from nvexplore.generation import (
     run_to_end,
 )
 from nvexplore.half_made import closed_if_it_fails
+from nvexplore.load_plan import LoadPlan
 from nvexplore.progress import LoadProgress
-from nvexplore.prompts import Messages, Prompt, as_list, params_for
+from nvexplore.prompts import Prompt, as_list, params_for
 from nvexplore.sampling_params import SamplingParams
 from nvexplore.text.codec import Codec
 from nvexplore.text.stop_finder import StopFinder
@@ -44,28 +44,19 @@ class LLM:
     """
 
     def __init__(self, model: str | Path = "demo", **options: Any) -> None:
-        asked = EngineConfig.of(**options)
-        try:
-            import torch  # noqa: F401
-            from transformers import AutoTokenizer
+        plan = LoadPlan.of(model, options)
+        from transformers import AutoTokenizer
 
-            from nvexplore.backends import resolve_device
-            from nvexplore.runner.tensor_parallel import start_runner
-        except ModuleNotFoundError as error:
-            raise ImportError(f'LLM needs {error.name}: pip install "nvexplore[run]"') from error
-        from nvexplore.model_config import ModelConfig
+        from nvexplore.runner.tensor_parallel import start_runner
 
-        device = resolve_device(asked.device)
-        self.config = config = asked.on(device.type)
-        self.path = resolve_checkpoint(model)
-        self.model_config = ModelConfig.from_path(self.path)
-        max_model_len = config.model_len(self.model_config)
+        self.path, self.config, self.model_config = plan.path, plan.config, plan.model_config
+        config, max_model_len = plan.config, plan.max_model_len
         self.tokenizer = AutoTokenizer.from_pretrained(self.path)
         self._codec = Codec(self.tokenizer, self.path, self.model_config.vocab_size)
         self.runner: ModelRunner | None = start_runner(
             self.path,
             self.model_config,
-            device=device,
+            device=plan.device,
             max_model_len=max_model_len,
             progress=LoadProgress(),
             **config.runner_options(),
@@ -83,9 +74,12 @@ class LLM:
 
     @staticmethod
     def check(model: str | Path = "demo", **options: Any) -> None:
-        """Raise what ``LLM(model, **options)`` would of a wrong option or a model that is not there; loads nothing."""
-        EngineConfig.of(**options)
-        resolve_checkpoint(model)
+        """Raise what ``LLM(model, **options)`` would before it loads anything; loads nothing.
+
+        That is: a package or a model that is not there, a wrong option, and one that the model or this machine does not
+        allow. What only shows while weights are read or memory is taken (damage, too little of it) does not.
+        """
+        LoadPlan.of(model, options)
 
     @property
     def engine(self) -> Engine:
@@ -112,8 +106,8 @@ class LLM:
     def chat_prompt(self, messages: Messages) -> list[int]:
         """Token ids of a conversation in the model's template, ready for the assistant's turn.
 
-        messages: dicts with "role" and "content". One BOS in front where the template or the tokenizer has one.
-        Raises ValueError if the model has no chat template.
+        messages: see ``Messages``. One BOS in front where the template or the tokenizer has one.
+        Raises TypeError or ValueError naming the message, ValueError for what the template refuses, or without one.
         """
         return self._codec.chat_prompt(messages)
 

@@ -11,7 +11,6 @@ from nvexplore.sampling_params import SamplingParams
 
 Prompt = str | SequenceOf[int] | Mapping[str, Any]
 """A text, token ids (an array or a tensor too), or vLLM's ``{"prompt": text}`` or ``{"prompt_token_ids": ids}``."""
-Messages = SequenceOf[dict[str, str]]
 
 _KEYS: Final = ("prompt", "prompt_token_ids")
 # Iterable, but bytes are numbers to Python that are no token ids, and sets have no order.
@@ -59,20 +58,6 @@ def params_for(
     if len(each) != len(batch):
         raise ValueError(f"sampling_params: {len(each)} given for {len(batch)} prompts; give one, or one a prompt")
     return each
-
-
-def checked_messages(messages: Messages) -> list[dict[str, str]]:
-    """A conversation as a list; TypeError for what is none, ValueError for half a character, naming which."""
-    if isinstance(messages, (str, bytes, Mapping)) or not isinstance(messages, Iterable):
-        raise TypeError(f"messages={messages!r}: must be a list of dicts, not {type(messages).__name__}")
-    found = list(messages)
-    for i, message in enumerate(found):
-        if not isinstance(message, Mapping):
-            raise TypeError(f"messages[{i}]={message!r}: must be a dict, not {type(message).__name__}")
-        for key, value in message.items():
-            if isinstance(value, str):  # a template may take other things too
-                check_text(f"messages[{i}][{key!r}]", value)
-    return found
 
 
 def _plain(value: Any) -> Any:

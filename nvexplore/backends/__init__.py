@@ -7,6 +7,7 @@ from importlib.util import find_spec
 import torch
 
 from nvexplore.backends.attention import create_attention
+from nvexplore.backends.attention.base import PagedAttention
 from nvexplore.backends.base import Backend
 from nvexplore.backends.ranks import Ranks
 from nvexplore.runner.kv_cache import resolve_kv_dtype
@@ -36,20 +37,16 @@ def create_backend(
     ranks: this process among those that share a model; None: it has all of it.
     """
     device = resolve_device(device)
-    if dtype not in (torch.float32, torch.bfloat16, torch.float16):
-        raise ValueError(f"dtype={dtype}: must be float32, bfloat16 or float16")
-    if compile_layers and device.type == "cpu":
-        # Ignored, it would leave somebody who measures what compiling gains with a figure that shows nothing.
-        raise ValueError("compile_layers=True: layers are compiled for a GPU only, and device is 'cpu'; leave it out")
-    attention = create_attention(
-        attention_backend,
+    attention = choose_attention(
         device,
         dtype,
-        prefill=prefill_backend,
-        decode=decode_backend,
+        attention_backend,
+        prefill_backend=prefill_backend,
+        decode_backend=decode_backend,
         block_size=block_size,
         head_dim=head_dim,
-        kv_dtype=resolve_kv_dtype(kv_cache_dtype, dtype),
+        kv_cache_dtype=kv_cache_dtype,
+        compile_layers=compile_layers,
     )
     backend: Backend
     if device.type == "cpu":
@@ -67,6 +64,36 @@ def create_backend(
     if ranks is not None:
         backend.ranks = ranks
     return backend
+
+
+def choose_attention(
+    device: torch.device,
+    dtype: torch.dtype,
+    attention_backend: str = "auto",
+    *,
+    prefill_backend: str | None = None,
+    decode_backend: str | None = None,
+    block_size: int = 16,
+    head_dim: int | None = None,
+    kv_cache_dtype: str = "auto",
+    compile_layers: bool = False,
+) -> PagedAttention:
+    """Raise what ``create_backend`` would of these, or give the attention that it would take. Nothing is allocated."""
+    if dtype not in (torch.float32, torch.bfloat16, torch.float16):
+        raise ValueError(f"dtype={dtype}: must be float32, bfloat16 or float16")
+    if compile_layers and device.type == "cpu":
+        # Ignored, it would leave somebody who measures what compiling gains with a figure that shows nothing.
+        raise ValueError("compile_layers=True: layers are compiled for a GPU only, and device is 'cpu'; leave it out")
+    return create_attention(
+        attention_backend,
+        device,
+        dtype,
+        prefill=prefill_backend,
+        decode=decode_backend,
+        block_size=block_size,
+        head_dim=head_dim,
+        kv_dtype=resolve_kv_dtype(kv_cache_dtype, dtype),
+    )
 
 
 def resolve_device(device: str | torch.device) -> torch.device:

@@ -50,7 +50,7 @@ def start_runner(
     size = tensor_parallel_size
     if size == 1:
         return ModelRunner(path, model_config, device=device, progress=progress, **options)
-    _check_split(model_config, size, device)
+    check_split(model_config, size, device)
     rest = {"path": Path(path), "model_config": model_config, **options}
     others = [pickle.dumps(rest | {"device": str(_device_of(rank, device))}) for rank in range(1, size)]
     longest = -(-options["max_model_len"] // options["block_size"])
@@ -126,7 +126,8 @@ def interrupts_held() -> Iterator[None]:
             signal.raise_signal(signal.SIGINT)
 
 
-def _check_split(config: ModelConfig, size: int, device: torch.device) -> None:
+def check_split(config: ModelConfig, size: int, device: torch.device) -> None:
+    """ValueError where the model does not divide among so many processes, or so many GPUs are not there."""
     for rank in (0, size - 1):
         _device_of(rank, device)
     # Parameters on "meta" have a shape and no memory.

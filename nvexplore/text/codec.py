@@ -8,8 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from nvexplore.checks import check_ints, check_text
-from nvexplore.prompts import Messages, Prompt, as_prompt, checked_messages
+from nvexplore.conversation import Messages, checked_messages
+from nvexplore.prompts import Prompt, as_prompt
 from nvexplore.text.bos import warn_of_two_bos, with_one_bos
+
+_TOO_LONG = "sequence-length-is-longer-than-the-specified-maximum"
+"""What transformers notes once it has warned of a text that is longer than the tokenizer's model_max_length."""
 
 
 class Codec:
@@ -25,6 +29,8 @@ class Codec:
                 f"the tokenizer of {path} has a vocabulary of {tokenizer.vocab_size}: tokenizer.json, or vocab.json "
                 "with merges.txt, is missing there"
             )
+        # The engine refuses what is too long, in its own words; transformers would foretell errors that do not come.
+        vars(tokenizer).setdefault("deprecation_warnings", {})[_TOO_LONG] = True
         self.tokenizer = tokenizer
         self._path = path
         self._vocab_size = vocab_size
@@ -53,10 +59,17 @@ class Codec:
         return self.decode(check_ints("token_ids", token_ids, minimum=0, maximum=self._vocab_size - 1))
 
     def chat_prompt(self, messages: Messages) -> list[int]:
-        """Token ids of a conversation in the model's template; ValueError if there is none."""
+        """Token ids of a conversation in the model's template.
+
+        TypeError or ValueError for what is no conversation, ValueError for one that the template refuses, or without
+        a template.
+        """
         if not self.tokenizer.chat_template:
             raise ValueError(f"the tokenizer of {self._path} has no chat template; use generate()")
         checked = checked_messages(messages)
-        ids: Any = self.tokenizer.apply_chat_template(checked, add_generation_prompt=True, return_dict=False)
+        try:
+            ids: Any = self.tokenizer.apply_chat_template(checked, add_generation_prompt=True, return_dict=False)
+        except Exception as error:  # a template is a program of the model's makers: it may raise anything
+            raise ValueError(f"messages: the model's template refuses them: {error}") from error
         bos = self.tokenizer.bos_token_id
         return with_one_bos(list(ids), bos, is_added=bos is not None and self.tokenizer.encode("")[:1] == [bos])
