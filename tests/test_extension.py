@@ -230,3 +230,19 @@ print("same")
         env={"MPLBACKEND": "module://matplotlib_inline.backend_inline", "IPYTHONDIR": str(tmp_path)},
     )
     assert shown == "same\n"
+
+
+@pytest.mark.parametrize("given", [None, "ACTIVE"])
+def test_torch_finds_threads_that_do_not_spin(run_python: RunPython, given: str | None) -> None:
+    """On a busy machine spinning makes a step of the demo model several times as slow. What is set already stays."""
+    out = run_python(
+        "import os, sys\n"
+        f"os.environ.pop('OMP_WAIT_POLICY', None); given = {given!r}\n"
+        "if given: os.environ['OMP_WAIT_POLICY'] = given\n"
+        "from IPython.core.interactiveshell import InteractiveShell\n"
+        "shell = InteractiveShell.instance()\n"
+        "assert 'OMP_WAIT_POLICY' not in os.environ or given\n"
+        "shell.run_line_magic('load_ext', 'nvexplore')\n"
+        "print(os.environ['OMP_WAIT_POLICY'], 'torch' in sys.modules)\n"
+    )
+    assert out == f"{given or 'PASSIVE'} False\n"

@@ -11,6 +11,19 @@ class SessionError(RuntimeError):
     """What cannot be done now, in a sentence for the person at the keyboard."""
 
 
+class Interrupted(KeyboardInterrupt):
+    """An interrupt that says what it left, and how to go on; IPython shows these words and no traceback.
+
+    Nothing went wrong in the calls that it hit, and there are a hundred lines of them.
+    """
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"{type(self).__name__}: {self}"]
+
+
+Interrupted.__name__ = KeyboardInterrupt.__name__  # what front ends know an interrupt by
+
+
 NO_MODEL = "no model is loaded: use %nvx_load (or Session.load) first"
 CLOSED = "the model of this view is closed: the view keeps what it shows, and nothing of it runs any more"
 

@@ -8,6 +8,7 @@ extension is back by then, and that is how %reload_ext differs from %unload_ext.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any
@@ -35,9 +36,14 @@ CONFIG = NvExplore.__name__
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:
-    """Add the magics and ``%config NvExplore``. Loading what is loaded changes nothing."""
+    """Add the magics and ``%config NvExplore``. Loading what is loaded changes nothing.
+
+    Where OMP_WAIT_POLICY is not set it becomes PASSIVE, for a torch that is imported from now on; that stays.
+    """
     if _loaded(shell) is not None:
         return
+    # Threads that spin while they wait for each other make a step on a CPU with other work take many times as long.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     leaving = _leaving.get(shell)
     session = Session(NvExplore(parent=shell)) if leaving is None else leaving.stay()
     extension = Extension(shell, session)

@@ -32,7 +32,7 @@ def plot(recorder: Recorder, name: str) -> Figure:
     """One of nvexplore.explore.plots over all that was recorded, as a figure that a notebook shows."""
     from nvexplore.explore import plots
 
-    if name not in PLOTS:
+    if name not in tuple(PLOTS):  # anything can be compared, and not everything hashed
         raise ValueError(f"no plot {name!r}: there are {', '.join(PLOTS)}")
     figure: Figure = getattr(plots, f"plot_{name}")(frame(recorder, PLOTS[name])).figure
     return figure

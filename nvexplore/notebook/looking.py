@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from nvexplore.checks import check_text
 from nvexplore.explore.glossary import GLOSSARY, define
 from nvexplore.notebook import figure
 from nvexplore.notebook.errors import there
@@ -50,11 +51,11 @@ class Looking:
         return there(self._recorder)
 
     def glossary(self, term: str | None = None) -> Summary:
-        """What a term of the views means, or all of them; UnknownTermError names the nearest one."""
+        """What a term of the views means, or all of them; UnknownTermError names the nearest one. TypeError."""
         if term is None:
             rows = tuple((each.name, each.text) for each in GLOSSARY.values())
             return Summary(headline=f"{len(rows)} terms", columns=("term", "meaning"), rows=rows)
-        found = define(term)
+        found = define(check_text("term", term))
         also = (f"also: {', '.join(found.also)}",) if found.also else ()
         return Summary(headline=f"{found.name}: {found.text}", notes=also)
 

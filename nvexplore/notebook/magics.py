@@ -72,6 +72,11 @@ def positive(text: str) -> int:
     return number
 
 
+def stop_string(text: str) -> str:
+    r"""An argparse type: a text in which \n is a line end, which a line cannot hold itself."""
+    return text.replace("\\n", "\n")
+
+
 def option(text: str) -> tuple[str, Any]:
     """An argparse type: ``config.parse_option``."""
     try:
@@ -91,4 +96,5 @@ def one_line_errors(*more: type[BaseException]) -> Iterator[None]:
     try:
         yield
     except expected as error:
-        raise UsageError(" ".join(str(error).split())) from None
+        told = "; ".join([str(error), *getattr(error, "__notes__", [])])
+        raise UsageError(" ".join(told.split())) from None

@@ -12,10 +12,13 @@ from nvexplore.notebook import prompts
 from nvexplore.notebook.decorators import argument, line_cell_magic, line_magic, magic_arguments
 from nvexplore.notebook.engine_arguments import engine_arguments, given
 from nvexplore.notebook.finished import forgotten
-from nvexplore.notebook.magics import SessionMagics, identifier, one_line_errors, option, positive
+from nvexplore.notebook.magics import SessionMagics, identifier, one_line_errors, option, positive, stop_string
 from nvexplore.notebook.requests import Request, RequestTable
 from nvexplore.notebook.session import Session
 from nvexplore.notebook.summary import Summary, counted
+
+SAMPLING = ("max_tokens", "temperature", "top_k", "top_p", "min_p", "seed", "stop", "ignore_eos")
+ADD_OPTIONS = (*SAMPLING, "priority", "chat")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -73,6 +76,17 @@ class ModelMagics(SessionMagics):
     @magic_arguments
     @argument("--max-tokens", type=positive, metavar="N", help="tokens to generate at most")
     @argument("--temperature", type=float, metavar="T", help="0 is greedy")
+    @argument("--top-k", type=int, metavar="K", help="draw from the K likeliest tokens; 0: from all")
+    @argument("--top-p", type=float, metavar="P", help="draw from the likeliest tokens that have P of the probability")
+    @argument("--min-p", type=float, metavar="P", help="draw from tokens with at least P of the likeliest one's")
+    @argument("--seed", type=int, metavar="N", help="the same tokens again for the same prompt")
+    @argument(
+        "--stop",
+        type=stop_string,
+        action="append",
+        metavar="TEXT",
+        help=r"end before this text, in quotes where it has spaces, \n for a line end; may be given several times",
+    )
     @argument("--priority", type=int, default=0, metavar="N", help="lower is sooner (default: 0)")
     @argument("--ignore-eos", action="store_true", help="go on when the model says that it is done")
     @argument("--id", metavar="ID", help="name of the request (several prompts: ID-0, ID-1, ...)")
@@ -90,7 +104,8 @@ class ModelMagics(SessionMagics):
 
         The prompt starts at the first word that is no option (or after ``--``) and is taken exactly as it stands:
         quotes, braces, $ and question marks are part of it. ``--var NAME`` takes a variable's value: a text, a list of
-        token ids, or a list of texts. Defaults come from %config NvExplore.
+        token ids, or a list of texts. Defaults come from %config NvExplore. Values of options may stand in quotes:
+        ``--id 'a tale' --stop "The end" --stop "\\n"`` ends before either. ``nvexplore.SamplingParams`` tells more.
         In Python: ``session.add("Once upon a time", max_tokens=40)``.
 
         Example::
@@ -100,8 +115,7 @@ class ModelMagics(SessionMagics):
         head, rest = prompts.split(line)
         args = self.arguments(self.nvx_add, head)
         found = self._prompts(args, rest, cell, local_ns or {})
-        names = ("max_tokens", "temperature", "priority", "ignore_eos", "chat")
-        options = {name: getattr(args, name) for name in names}
+        options = {name: value for name in ADD_OPTIONS if (value := getattr(args, name)) is not None}
         added: list[Request] = []
         with one_line_errors(ValueError, TypeError):
             try:
@@ -155,7 +169,9 @@ class ModelMagics(SessionMagics):
         with one_line_errors():
             missing = [request_id for request_id in args.ids if not self.session.abort(request_id)]
         if missing:
-            raise UsageError(f"no live request {', '.join(missing)}")
+            ended = [request_id for request_id in args.ids if request_id not in missing]
+            also = f"; ended: {', '.join(ended)}" if ended else ""
+            raise UsageError(f"no live request {', '.join(missing)}{also}")
         return RequestTable([r for i in args.ids if (r := self.session.log.find(i)) is not None])
 
     @magic_arguments

@@ -14,7 +14,8 @@ import tokenize
 # The options of %nvx_add that take no value; every other one takes the next word.
 FLAGS = frozenset({"--chat", "--ignore-eos", "--each-line", "--each-paragraph"})
 _LINE = re.compile(r"^(?P<before>[ \t]*(?:[^\W\d]\w*[ \t]*=[ \t]*)?)%nvx_add[ \t]+(?P<text>\S.*)$")
-_WORD = re.compile(r"\s*(\S+)")
+# Quotes hold a word together, as in a shell; one that nobody closes is a letter.
+_WORD = re.compile(r"""\s*((?:"[^"]*"|'[^']*'|\S)+)""")
 
 
 class PromptLines:
@@ -33,7 +34,10 @@ class PromptLines:
 
 
 def split(line: str) -> tuple[str, str]:
-    """(options, prompt) of a line: the prompt starts at the first word that is no option, or after ``--``."""
+    """(options, prompt) of a line: the prompt starts at the first word that is no option, or after ``--``.
+
+    Values of options may stand in quotes, as ``--id 'a b'``.
+    """
     end, value_next = 0, False
     for word in _WORD.finditer(line):
         text = word[1]

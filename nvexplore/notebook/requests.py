@@ -34,8 +34,8 @@ class Request:
     """One request, kept up to date.
 
     preemptions: numbers of the events in which it was sent back to wait.
-    status: "waiting", "prefill", "decode", or why it has ended: "stop", "length", "abort", "error", or "finished": it
-    left in a gap of the records, or in a step that failed, so that they do not say why.
+    status: "waiting", "prefill", "decode", or why it has ended: "stop", "length", "abort", "error", "closed" (its model
+    was), or "finished": it left in a gap of the records, or in a step that failed, so that they do not say why.
     """
 
     request_id: str
@@ -161,6 +161,15 @@ class RequestLog:
         """All requests known, by age."""
         known = {**self.finished.all(), **self._by_seq}
         return RequestTable([known[seq_id] for seq_id in sorted(known)], self.finished.num_forgotten)
+
+    def unfinished(self) -> set[int]:
+        """The sequences that have not ended, as far as is known."""
+        return {seq_id for seq_id, request in list(self._by_seq.items()) if not request.is_finished}
+
+    def note_gone(self, seq_ids: set[int], status: str) -> None:
+        """These have left the engine, and no record has told yet; one that does says better why, and when."""
+        for seq_id in seq_ids & self.unfinished():
+            self._by_seq[seq_id].status = status
 
     def _restart(self, snapshot: Snapshot) -> None:
         self.num_blocks, self.block_size = snapshot.num_blocks, snapshot.block_size

@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from nvexplore.checks import check_int
 from nvexplore.collector import few_collections
 
 NO_LOOP = "no event loop runs here (this is not a notebook): use a blocking run"
@@ -26,10 +27,6 @@ ROUNDS = 10
 """Of the event loop between two slices. Each polls the sockets; with three, a click waits for another slice."""
 REST_EVERY = 8
 """After so many slices a real millisecond, for what needs more than rounds: an event loop that polls on a thread."""
-
-
-def _nothing(_: TaskRunner) -> None:
-    pass
 
 
 async def _give_way(seconds: float) -> None:
@@ -61,7 +58,7 @@ class TaskRunner:
         settle: Callable[[], bool] = lambda: False,
         why_stop: Callable[[], str | None] = lambda: None,
         is_picky: Callable[[], bool] = lambda: False,
-        on_change: Callable[[TaskRunner], None] = _nothing,
+        on_change: Callable[[TaskRunner], object] = lambda _: None,
         slice_s: float = 0.030,
     ) -> None:
         self._step, self._has_work, self._on_change = step, has_work, on_change
@@ -111,8 +108,8 @@ class TaskRunner:
         self._command(running=False)
 
     def step(self, n: int = 1) -> None:
-        """Make ``n`` more steps, then pause; clicks add up."""
-        self._command(running=False, more=n)
+        """Make ``n`` more steps, an integer of at least 0, then pause; clicks add up."""
+        self._command(running=False, more=check_int("n", n, minimum=0))
 
     def close(self) -> None:
         """Make no further step; called on the loop's thread, none is under way either. Idempotent."""
@@ -127,8 +124,10 @@ class TaskRunner:
     def run_blocking(self, *, max_steps: int | None = None) -> int:
         """Step here and now: until nothing is left, ``max_steps`` were made, something stops it, or somebody pauses.
 
-        Needs no event loop; a live run ends with it. Returns how many steps were made; passes on what they raise.
+        Needs no event loop; a live run ends with it. Returns how many steps were made; passes on what they raise, and
+        a TypeError or ValueError for a ``max_steps`` that is no number of steps.
         """
+        most = None if max_steps is None else check_int("max_steps", max_steps, minimum=0)
         if self._closed:
             raise RuntimeError("this runner is closed")
         with self._flags:
@@ -138,8 +137,8 @@ class TaskRunner:
         before = self.num_steps
         try:
             with few_collections():
-                while self._running and self.num_steps - before != max_steps and self._has_work():
-                    self._make_one(max_steps is not None)
+                while self._running and self.num_steps - before != most and self._has_work():
+                    self._make_one(most is not None)
             self.num_steps += self._settle()
         finally:
             self._blocking = self._running = False

@@ -10,22 +10,19 @@ Nothing here needs an event loop but ``run_live``, and nothing needs ipywidgets 
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nvexplore.checks import check_text
 from nvexplore.notebook import recorded
-from nvexplore.notebook.describe import PlanSummary, StepSummary, describe_plan, describe_step
 from nvexplore.notebook.display import Display
-from nvexplore.notebook.errors import NO_MODEL, SessionError, there
 from nvexplore.notebook.links import Links
-from nvexplore.notebook.looking import Looking
 from nvexplore.notebook.requests import Decoder, Request, RequestLog, RequestTable
 from nvexplore.notebook.runner import TaskRunner
+from nvexplore.notebook.running import Running
 from nvexplore.notebook.settings import NvExplore
-from nvexplore.notebook.stops import Condition, Stops
+from nvexplore.notebook.stops import Stops
 from nvexplore.notebook.summary import Summary
-from nvexplore.notebook.tally import RunSummary, Tally, describe_run
 from nvexplore.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
@@ -34,10 +31,10 @@ if TYPE_CHECKING:
     from nvexplore.llm import LLM
 
 
-class Session(Looking):
+class Session(Running):
     """Owns an LLM, its recorder, the request log, the views and the runner of live runs.
 
-    What looks at it, such as ``watch`` and ``frame``, is in looking.py.
+    What looks at it, such as ``watch`` and ``frame``, is in looking.py; what runs it is in running.py.
 
     llm is None until ``load`` or ``attach``, and again after ``close``; recorder and requests stay readable.
     stops: where runs end early; ``session.stops.breakpoints = ["preempt"]`` holds for all runs, as boxes ticked in a
@@ -58,32 +55,42 @@ class Session(Looking):
     # ---------------------------------------------------------------- the model
 
     def load(self, model: str | None = None, **options: Any) -> LLM:
-        """Load a model and look at it; ``options`` are the engine's. A model loaded before is closed first.
+        """Load a model and look at it; ``options`` are the engine's. A model or recording from before is closed first.
 
-        Where options or name are wrong it stays.
+        It stays where ``LLM.check`` refuses name or options. What fails later has a note that says what was closed.
         """
         from nvexplore.llm import LLM
 
         name = self.settings.model if model is None else model
         LLM.check(name, **options)
+        before = self._before()
         self.close()
-        llm = LLM(name, **options)
         try:
-            return self.attach(llm, name)
-        except BaseException:
-            llm.close()
+            llm = LLM(name, **options)
+            try:
+                return self.attach(llm, name)
+            except BaseException:
+                llm.close()
+                raise
+        except BaseException as error:
+            if before:
+                error.add_note(f"the {before} was closed")
             raise
 
     def attach(self, llm: LLM, model: str = "") -> LLM:
-        """Look at an LLM that was made elsewhere; from now on this session closes it."""
+        """Look at an LLM that was made elsewhere; from now on this session closes it.
+
+        Raises RuntimeError for a closed one, and changes nothing then.
+        """
         from nvexplore.explore.recorder import Recorder
 
+        engine = llm.engine
         if llm is not self.llm:
             self.close()
         self.llm, self.model = llm, model
         self.log, recorder = RequestLog(Decoder(llm.tokenizer)), Recorder()
         self._recorder, self.stops.log = recorder, self.log
-        self._subscriptions = [llm.engine.subscribe(each.push) for each in (self.log, recorder, self.stops)]
+        self._subscriptions = [engine.subscribe(each.push) for each in (self.log, recorder, self.stops)]
         links = Links(self)
         self._runner = TaskRunner(
             links.step,
@@ -94,11 +101,12 @@ class Session(Looking):
             is_picky=self.stops.is_set,
             on_change=links.changed,
         )
-        self._display = Display(llm.engine, recorder, self.log.text, self._runner, links.command)
+        self._display = Display(engine, recorder, self.log.text, self._runner, links.command)
         return llm
 
     def close(self) -> None:
         """Stop a live run, close the engine and free its memory; views keep what they show. Idempotent."""
+        self._note_gone()
         runner, display, llm, subscriptions = self._runner, self._display, self.llm, self._subscriptions
         self._runner = self._display = self.llm = None
         self._subscriptions = []
@@ -111,6 +119,7 @@ class Session(Looking):
             display.close()
         if llm is not None:
             llm.close()
+            self.log.note_gone(self.log.unfinished(), "closed")
 
     @property
     def is_loaded(self) -> bool:
@@ -156,7 +165,8 @@ class Session(Looking):
 
     def abort(self, request_id: str) -> bool:
         """End a request and free its blocks; False where no such request lives."""
-        request, aborted = self.log.find(request_id), self._loaded().abort(request_id)
+        aborted = self._loaded().abort(check_text("request_id", request_id))
+        request = self.log.find(request_id)
         if aborted and request is not None:
             self.log.end(request.seq_id, "abort")
         self.display.refresh()
@@ -165,51 +175,8 @@ class Session(Looking):
     @property
     def requests(self) -> RequestTable:
         """All requests, with their texts so far."""
+        self._note_gone()
         return self.log.table
-
-    # ---------------------------------------------------------------- steps
-
-    def step(self) -> StepSummary:
-        """Run one batch. A live run is paused first."""
-        llm = self._loaded()
-        self.runner.pause()
-        self.runner.found = None
-        record = llm.step()
-        self.display.show(self.runner.status)
-        return describe_step(record, self.log)
-
-    def peek(self) -> PlanSummary:
-        """What the next step would do, and why; changes nothing."""
-        return describe_plan(self._loaded().plan(), self.log)
-
-    def run(self, *, max_steps: int | None = None, until: Condition | None = None) -> RunSummary:
-        """Step until all requests are finished, ``max_steps`` were made, or a step was one to stop at.
-
-        until: a text such as "preempt,miss" (``nvexplore.explore.until.Until.of`` tells them all), or a function of the
-        Tally of this run. The summary says what was found, and in which step. Raises UntilError, SessionError.
-        """
-        llm, runner, tally = self._loaded(), self.runner, Tally()
-        llm.settle()  # what a live run has begun is no step of this one
-        self.stops.begin(until, next_step=llm.engine.next_step, tally=tally)
-        started = time.perf_counter()
-        runner.run_blocking(max_steps=max_steps)
-        return describe_run(tally, time.perf_counter() - started, self.log, found=runner.found, until=until)
-
-    def run_live(self, *, hz: float | None = None, until: Condition | None = None) -> TaskRunner:
-        """Start a run that goes on while other cells work, return at once; ``await session.runner.done()``.
-
-        until: as in ``run``; the runner's status says what was found.
-        """
-        self.stops.begin(until, next_step=self._loaded().engine.next_step)
-        runner = self.runner
-        runner.slice_s = self.settings.live_slice_ms / 1e3
-        runner.max_hz = (self.settings.live_hz if hz is None else hz) or None
-        runner.run()
-        return runner
-
-    def pause(self) -> None:
-        """Pause a live run."""
-        self.runner.pause()
 
     # ---------------------------------------------------------------- files
 
@@ -235,16 +202,24 @@ class Session(Looking):
 
     # ---------------------------------------------------------------- itself
 
-    @property
-    def runner(self) -> TaskRunner:
-        return there(self._runner)
-
     def __repr__(self) -> str:
         if self.llm is None or self.llm.is_closed:
             return f"Session({'no model is loaded' if self._display is None else f'a recording of {self.model}'})"
         return f"Session({self.model or 'a model'}, {self.runner.status})"
 
-    def _loaded(self) -> LLM:
-        if self.llm is None or self.llm.is_closed:
-            raise SessionError(NO_MODEL)
-        return self.llm
+    def _before(self) -> str:
+        """What there is that ``load`` closes, in words; empty where nothing."""
+        if self.is_loaded:
+            return f"model loaded before ({self.model or 'made elsewhere'})"
+        is_recording = isinstance(self._display, recorded.RecordedDisplay)
+        return f"recording opened before ({self.model or 'of an engine'})" if is_recording else ""
+
+    def _note_gone(self) -> None:
+        """Let the log know who has left the engine by another way than ours: the next record is yet to come, if any."""
+        known = self.log.unfinished()  # first: who is added meanwhile is not gone
+        if self.llm is None or not known:
+            return
+        if self.llm.is_closed:
+            self.log.note_gone(known, "closed")
+        else:
+            self.log.note_gone(known - {seq.seq_id for seq in list(self.llm.engine.live.values())}, "abort")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from traitlets import Bool, Float, Int, Unicode
-from traitlets.config import Configurable
+try:
+    from traitlets import Bool, Float, Int, Unicode
+    from traitlets.config import Configurable
+except ModuleNotFoundError as error:
+    raise ImportError(f'a session needs {error.name}: pip install "nvexplore[notebook]"') from error
 
 
 class NvExplore(Configurable):

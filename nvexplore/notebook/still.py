@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from nvexplore.explore.frames import schedule
 from nvexplore.explore.plots import plot_schedule
-from nvexplore.explore.plots._figure import BLUE, LIGHT, ORANGE, SKY, legend_above
+from nvexplore.explore.plots._figure import COLOURS, legend_above
 from nvexplore.notebook.still_panel import MAX_CELLS, Codes, Panel, Scene
 from nvexplore.notebook.still_rates import memory_panel, throughput_panel
 from nvexplore.notebook.still_tables import prefix_panel, slots_panel
@@ -25,7 +25,7 @@ WIDTH, DPI = 7.6, 80
 """Inches of the image, and pixels of each."""
 MAX_STEPS, MAX_ROWS = 64, 24
 """Steps and sequences of the schedule; of more the last ones are drawn."""
-STATES = {"free": LIGHT, "cached": ORANGE, "used": SKY, "shared": BLUE}
+STATES = {name: COLOURS[name] for name in ("free", "cached", "used", "shared")}
 HATCHES = ("", "////", "", "\\\\\\\\")
 Image = NDArray[np.uint8]
 

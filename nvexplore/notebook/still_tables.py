@@ -7,7 +7,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
-from nvexplore.explore.plots._figure import BLUE, ORANGE
+from nvexplore.explore.plots._figure import COLOURS
 from nvexplore.notebook.still_panel import DIM, LINE, Panel, Scene, cleared, one_line, write
 from nvexplore.notebook.summary import counted
 
@@ -95,7 +95,10 @@ def prefix_panel(scene: Scene) -> Panel | None:
     def paint(ax: Axes) -> None:
         cleared(ax, len(shown) + 2 + (hidden > 0))
         write(ax, 0, 0.5, title, weight="bold")
-        for x, colour, hatch, word in ((0.0, BLUE, None, "held by a request"), (0.22, ORANGE, "////", "cached only")):
+        for x, colour, hatch, word in (
+            (0.0, COLOURS["used"], None, "held by a request"),
+            (0.22, COLOURS["cached"], "////", "cached only"),
+        ):
             _bar(ax, x, 1.5, 0.03, colour, hatch)
             write(ax, x + 0.04, 1.5, word, color=DIM)
         write(ax, 0.4, 1.5, "a run's text follows that of the run it hangs from", color=DIM)
@@ -115,8 +118,8 @@ def _draw_run(ax: Axes, runs: list[dict[str, Any]], at: int, y: float, longest: 
         stem = _indent(runs[parent]) + 0.008
         ax.plot([stem, stem, x - 0.003], [rows[parent] + 2.9, y, y], color="#888888", linewidth=0.8, zorder=0)
     held = width * run["held"] / run["length"]
-    _bar(ax, x, y, held, BLUE, None)
-    _bar(ax, x + held, y, width - held, ORANGE, "////")
+    _bar(ax, x, y, held, COLOURS["used"], None)
+    _bar(ax, x + held, y, width - held, COLOURS["cached"], "////")
     hits = counted(run["hits"], "hit")
     write(ax, 0.37, y, f"{counted(run['length'], 'block')}, {run['held']:,} held, {hits}")
     write(ax, 0.6, y, one_line(" … ".join(run["text"]), 42), color=DIM, fontsize=7.5)

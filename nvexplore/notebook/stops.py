@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import weakref
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from nvexplore.checks import check_text
 from nvexplore.engine.events import Snapshot, StepRecord
 from nvexplore.explore.until import Until
 from nvexplore.notebook.errors import SessionError
@@ -41,12 +44,15 @@ class Stops:
 
     @property
     def breakpoints(self) -> tuple[str, ...]:
-        """Names of ``nvexplore.explore.until.EVENTS`` that stop every run; ValueError for another name."""
+        """Names of ``nvexplore.explore.until.EVENTS`` that stop every run, or one; ValueError for another name."""
         return self._breakpoints
 
     @breakpoints.setter
-    def breakpoints(self, names: Iterable[str]) -> None:
-        chosen = tuple(dict.fromkeys(names))
+    def breakpoints(self, names: str | Iterable[str]) -> None:
+        if not isinstance(names, Iterable):
+            raise TypeError(f"breakpoints={names!r}: must be names of events, not {type(names).__name__}")
+        each = [names] if isinstance(names, str) else list(names)
+        chosen = tuple(dict.fromkeys(check_text(f"breakpoints[{i}]", name) for i, name in enumerate(each)))
         ticked = Until.of_events(chosen)  # never Until.of: a browser may be behind this
         self._breakpoints, self._ticked = chosen, ticked if chosen else None
         explorer = self._explorer() if self._explorer is not None else None
@@ -54,8 +60,10 @@ class Stops:
             explorer.breakpoints = list(chosen)
 
     def begin(self, until: Condition | None = None, *, next_step: int = 0, tally: Tally | None = None) -> None:
-        """A run is about to start; ``tally`` counts it. SessionError if ``until`` is a step that has been made."""
+        """A run is about to start; ``tally`` counts it. SessionError if ``until`` is a step that was made, or none."""
         condition = None if until is None or callable(until) else Until.of(until)
+        if condition is not None and (never := _no_step(str(condition))) is not None:
+            raise SessionError(f"until {condition}: no step has the number {never}: they are 0, 1, 2, ...")
         if condition is not None and condition.is_past(next_step):
             raise SessionError(f"until {condition}: the next step is already {next_step}")
         self._reason = self._error = None
@@ -130,3 +138,21 @@ class Stops:
         if ticked is not None and (words := ticked.matches(record, self._request_id)) is not None:
             found.append(f"{words} (a breakpoint)")
         return f"step {record.step}: {'; '.join(found)}" if found else None
+
+
+def _no_step(text: str) -> str | None:
+    """The first number in ``step == N`` of a condition's text that no step can have; a run would go on to its end."""
+    try:
+        found = ast.parse(text, mode="eval").body
+    except (SyntaxError, ValueError):  # the name of a function
+        return None
+    for node in found.elts if isinstance(found, ast.Tuple) else [found]:
+        if not isinstance(node, ast.Compare) or len(node.ops) != 1 or not isinstance(node.ops[0], ast.Eq):
+            continue
+        sides = {isinstance(side, ast.Name) and side.id == "step": side for side in (node.left, *node.comparators)}
+        if len(sides) == 2:
+            with suppress(ValueError):  # no literal: it may be any number
+                number = ast.literal_eval(sides[False])
+                if not isinstance(number, (int, float)) or number < 0 or number != number // 1:
+                    return ast.unparse(sides[False])
+    return None

@@ -28,7 +28,8 @@ class Summary:
         names = "".join(f'<th style="text-align:left">{html.escape(name)}</th>' for name in self.columns)
         table = f"<table><thead><tr>{names}</tr></thead><tbody>{cells}</tbody></table>" if cells else ""
         notes = "".join(f"<div>{isolated(note)}</div>" for note in self.notes)
-        return f'<div class="nvx-summary"><b>{isolated(self.headline)}</b>{table}{notes}</div>'
+        # Else Jupyter typesets what stands between two dollar signs of a prompt as a formula.
+        return f'<div class="nvx-summary mathjax_ignore"><b>{isolated(self.headline)}</b>{table}{notes}</div>'
 
 
 def printable(text: str) -> str:

@@ -21,10 +21,14 @@ class ThroughputView(View):
 
     @staticmethod
     def answer(context: Context, id: int) -> dict[str, Any]:
-        """Latencies of the newest 48 requests, in seconds of engine time. id: one that is told of besides; -1: none."""
+        """Latencies of 48 requests, those that run first and then the newest, in seconds of engine time.
+
+        id: one that is told of besides; -1: none.
+        """
         records = _stretch(context)
         seq_ids = [seq_id for seq_id in context.recorder.requests if context.mirror.find(seq_id) is not None]
-        chosen = sorted(seq_ids, reverse=True)[:MOST]
+        running = set(context.state.running)
+        chosen = sorted(seq_ids, key=lambda seq_id: (seq_id in running, seq_id), reverse=True)[:MOST]
         if id in seq_ids and id not in chosen:
             chosen.append(id)
         clock, tokens = EngineClock(records), _token_times(records, set(chosen))
