@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from matplotlib.patches import Patch
 
 from nvexplore.explore import frames
 from nvexplore.explore.plots import NotebookFigure, plot_memory, plot_schedule, plot_throughput
+from nvexplore.explore.plots._figure import COLOURS
 from nvexplore.explore.plots.schedule import CELLS, merged
 from nvexplore.explore.plots.throughput import binned_rate, intervals, num_bins
 from nvexplore.explore.recorder import Recorder
@@ -281,6 +283,26 @@ def test_phases_differ_in_more_than_hue() -> None:
         for b in light:
             if a < b and light[a][1:] == light[b][1:]:
                 assert abs(light[a][0] - light[b][0]) > 0.2, (a, b)
+
+
+def test_colours_mean_what_they_mean_in_the_views(by_hand: dict[str, pd.DataFrame]) -> None:
+    light = (ROOT / "widgets" / "paint.js").read_text(encoding="utf-8").split("const LIGHT = {")[1].split("}")[0]
+    of_views = {name: colour.upper() for name, colour in re.findall(r'(\w+): "(#\w{6})"', light)}
+    assert of_views.items() >= COLOURS.items() and len(COLOURS) >= 9
+    drawn = {}
+    for plot, name in PLOTS:
+        ax = plot(by_hand[name])
+        legend = ax.get_legend()
+        assert legend is not None
+        for label, handle in zip(labels(ax), legend.legend_handles, strict=True):
+            of_patch = "get_facecolor" if isinstance(handle, Patch) and handle.get_fill() else "get_edgecolor"
+            colour = getattr(handle, of_patch if isinstance(handle, Patch) else "get_color")()
+            drawn[re.split(r" by| \(|:", label)[0], plot] = to_hex(colour).upper()
+    means = {"recompute": "preempted", "aborted": "preempted", "preemptions": "preempted"}
+    for (label, _), colour in drawn.items():
+        if label not in ("finished", "evictions"):  # marks in the colour of the text
+            assert colour == COLOURS[means.get(label, label)], label
+    assert len(drawn) == 16
 
 
 # ---------------------------------------------------------------- manners

@@ -1,6 +1,7 @@
 // What the colours of the block view mean: a class for each block, and its words. Knows no DOM and no colour.
 
 import { USED, blockState, copyAs } from "./wire.js";
+import { digits } from "./words.js";
 
 /** Modes by the value of their option: what the classes of the blocks say. */
 export const BLOCK_MODES = { state: "state", owner: "owner", refs: "ref count", age: "age", hash: "content hash" };
@@ -90,17 +91,19 @@ const STATES = [
 export function classWords(mode, owners = []) {
   const plainStates = STATES.slice(0, SEVERAL).map((words, at) => [at, ...words]);
   if (mode === "owner") {
-    const of = owners.map((seq) => [FIRST_OWNER + ownerLook(seq.id), seq.name, "held by this sequence alone"]);
+    const look = (seq) => FIRST_OWNER + ownerLook(seq.id),
+      of = owners.map((seq) => [look(seq), `request ${seq.name}`, "held by this sequence alone"]);
     return [...plainStates, [SEVERAL, "several", "held by several sequences"], ...of];
   }
   if (mode === "refs") {
-    const held = ["1", "2", "3–4", "5–8", "9 and more"].map((word, at) => [at + 2, word, `held ${word} times`]);
-    return [...plainStates, ...held];
+    const held = ["2", "3–4", "5–8", "9 and more"].map((word, at) => [at + 3, word, `held by ${word} requests`]);
+    return [...plainStates, [2, "1", "held by 1 request"], ...held];
   }
   if (mode === "age") {
-    const since = ["0", "1–3", "4–15", "16–63", "64 and more"];
+    const since = ["1–3 steps", "4–15 steps", "16–63 steps", "64 steps and more"];
     return [
-      ...since.map((word, at) => [at + 1, word, `steps since it was written or freed: ${word}`]),
+      [1, "0 steps", "written or freed in this step"],
+      ...since.map((word, at) => [at + 2, word, `written or freed ${word} ago`]),
       [0, "long ago", "neither written nor freed in the steps that were looked through"],
     ];
   }
@@ -112,6 +115,15 @@ export function classWords(mode, owners = []) {
       [3, "known, cached", "nobody holds it, but a prompt that begins like it can hit it"],
     ];
   return STATES.map((words, at) => [at, ...words]);
+}
+
+/** What the legend of the owners (by their ids) ends with, of which it names so many; "" if it leaves no question. */
+export function moreOwners(ids, named) {
+  const hidden = ids.length - named,
+    isRepeated = new Set(ids.map(ownerLook)).size < ids.length;
+  return [hidden ? `${digits(hidden)} more` : "", hidden || isRepeated ? `looks repeat every ${OWNER_LOOKS}` : ""]
+    .filter(Boolean)
+    .join("; ");
 }
 
 /** Counts of a pool: [free, cached, used, shared], and the longest run of neighbours that nobody holds. */

@@ -3,9 +3,10 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 import { BLOCK_MODES, NUM_CLASSES, OWNER_LOOKS } from "./block_modes.js";
-import { ageWords, agesOf, blockClasses, classWords, ownerLook, poolNumbers } from "./block_modes.js";
+import { ageWords, agesOf, blockClasses, classWords, moreOwners, ownerLook, poolNumbers } from "./block_modes.js";
 import { blockNote } from "./block_draw.js";
-import { drawnFill } from "./block_paint.js";
+import { classLook, drawnFill } from "./block_paint.js";
+import { theme } from "./paint.js";
 import { Store } from "./store.js";
 import { FREE, SHARED, USED } from "./wire.js";
 
@@ -77,6 +78,75 @@ test("every class that a mode has is one that its legend can name, each once", (
     assert.ok(named.every(([, word, meaning]) => word && meaning));
   }
 });
+
+test("numbers in a legend have their unit, and names of requests say so", () => {
+  const words = (mode, owners) => classWords(mode, owners).map(([, word]) => word);
+  assert.deepEqual(words("age"), ["0 steps", "1–3 steps", "4–15 steps", "16–63 steps", "64 steps and more", "long ago"]);
+  assert.deepEqual(words("owner", [{ id: 4, name: "4" }]), ["free", "cached", "several", "request 4"]);
+  assert.deepEqual(
+    classWords("refs").slice(2, 4).map(([, , meaning]) => meaning),
+    ["held by 1 request", "held by 2 requests"],
+  );
+  const ids = [...Array(1240).keys()];
+  assert.equal(moreOwners([], 0), "");
+  assert.equal(moreOwners([0, 3, 7, 9], 4), "");
+  assert.equal(moreOwners([1, 3, 9], 3), "looks repeat every 8", "two that are named look the same");
+  assert.equal(moreOwners(ids.slice(0, 7), 6), "1 more; looks repeat every 8");
+  assert.equal(moreOwners(ids, 6), "1,234 more; looks repeat every 8");
+});
+
+// What a colour is to those who see all colours, and without the red, the green and the blue cones (Machado 2009).
+const VISIONS = [
+  [[1, 0, 0], [0, 1, 0], [0, 0, 1]],
+  [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+  [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.01182, 0.04294, 0.968881]],
+  [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.3039]],
+];
+const channels = (color) =>
+  color[0] === "#" ? [1, 3, 5].map((at) => parseInt(color.slice(at, at + 2), 16)) : color.match(/\d+/g).map(Number);
+
+/** How far two colours are apart for one who sees so (CIE 1976; 2.3 can just be seen). */
+function apart(one, other, vision) {
+  const [a, b] = [one, other].map((color) => {
+    const light = channels(color).map((c) => (c <= 10 ? c / 3294 : ((c / 255 + 0.055) / 1.055) ** 2.4));
+    const [red, green, blue] = vision.map((row) => Math.min(1, Math.max(0, row.reduce((s, k, i) => s + k * light[i], 0))));
+    const root = (v) => (v > 0.008856 ? Math.cbrt(v) : 7.787 * v + 16 / 116);
+    const x = root((0.4125 * red + 0.3576 * green + 0.1804 * blue) / 0.9505),
+      y = root(0.2127 * red + 0.7152 * green + 0.0722 * blue),
+      z = root((0.0193 * red + 0.1192 * green + 0.9503 * blue) / 1.0888);
+    return [116 * y - 16, 500 * (x - y), 200 * (y - z)];
+  });
+  return Math.hypot(...a.map((v, i) => v - b[i]));
+}
+
+/** A theme without a page: of its canvas the colour is asked for, and nothing else. */
+function themeOf(bg, fg) {
+  const g = { fillRect() {}, getImageData: () => ({ data: channels(g.fillStyle === "#fff" ? "#ffffff" : g.fillStyle) }) };
+  globalThis.document = { createElement: () => ({ getContext: () => g }) };
+  const values = { "--nvx-bg": bg, "--nvx-fg": fg };
+  globalThis.getComputedStyle = () => ({ fontFamily: "sans", getPropertyValue: (name) => values[name] ?? "#808080" });
+  return theme({});
+}
+
+for (const [name, bg, fg] of [["light", "#ffffff", "#000000"], ["dark", "#111111", "#ffffff"]])
+  test(`by owner, ${name}: every look can be told from every other, and none is like that of several`, () => {
+    const t = themeOf(bg, fg),
+      looks = [...Array(NUM_CLASSES.owner).keys()].map((at) => classLook(t, "owner", at));
+    assert.equal(t.isDark, name === "dark");
+    const patterns = looks.slice(2).map(({ stripes: s }) => s && `${s.step} ${s.width} ${s.down ?? false}`);
+    assert.equal(new Set(patterns).size, OWNER_LOOKS + 1, "where two colours are one to somebody, the stripes differ");
+    const colors = looks.map(({ color, pixel = color }) => pixel); // of a large pool nothing but these is seen
+    for (const [at, color] of colors.entries())
+      for (const other of colors.slice(0, at))
+        assert.ok(apart(color, other, VISIONS[0]) >= 20, `${color} and ${other}: ${apart(color, other, VISIONS[0])}`);
+    const several = looks[2];
+    for (const own of looks.slice(3)) {
+      const { step, down } = own.stripes ?? {},
+        isAlike = down && Math.abs(step - several.stripes.step) < 2; // its stripes are no help
+      const seen = VISIONS.map((vision) => apart(own.color, several.color, vision));
+      assert.ok(Math.min(...seen) >= (isAlike ? 20 : 10), `${own.color} and several: ${seen}`);
+    }
+  });
 
 test("the pool in numbers", () => {
   assert.deepEqual(poolNumbers(Uint16Array.of(2, 0, 1, 0, 4, 0, 3, 7, 0, 0)), {

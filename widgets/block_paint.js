@@ -64,17 +64,18 @@ export function classLook(t, mode, at) {
   const shared = { ...dashed(t.shared, [5, 1.4, true]), color: t.shared };
   if (mode === "owner") {
     if (at === 2) return shared;
-    const colors = [t.used, t.decode, t.preempted, t.prefill, ...(t.isDark ? OWNERS_DARK : OWNERS_LIGHT)];
+    const colors = [t.used, t.decode, t.preempted, ...(t.isDark ? OWNERS_DARK : OWNERS_LIGHT)];
     const color = colors[at - 3];
     return OWNER_STRIPES[at - 3] ? dashed(color, OWNER_STRIPES[at - 3]) : solid(color);
   }
   return at === SHARED ? shared : solid(t.used);
 }
 
-const OWNERS_LIGHT = ["#8a6fd1", "#9a8a1e", "#c2577a", "#5c7f8f"],
-  OWNERS_DARK = ["#a48fe6", "#b8a83a", "#dd7f9d", "#86a9b9"];
+// None is near to `shared`, which stands for several owners, nor to another: in a large pool the patterns are not seen.
+const OWNERS_LIGHT = ["#2266a6", "#8a6fd1", "#9a8a1e", "#5a3a1c", "#3f5b66"],
+  OWNERS_DARK = ["#2a5f9e", "#a48fe6", "#b8a83a", "#8a4a2a", "#a9c4cf"];
 
-/** Draw one block, as its look says or else its state; fill: 0 to 1. */
+/** Draw one block, as its look says or else its state; fill: 0 to 1; mark: the most that the corner "written" takes. */
 export function paintBlock(
   g,
   t,
@@ -82,7 +83,7 @@ export function paintBlock(
   y,
   w,
   h,
-  { state = FREE, look = classLook(t, "state", state), fill = 0, isWritten = false },
+  { state = FREE, look = classLook(t, "state", state), fill = 0, isWritten = false, mark = 10 },
 ) {
   const r = Math.min(5, w / 4, h / 4),
     part = look.back ? fill : 1;
@@ -96,7 +97,7 @@ export function paintBlock(
     g.restore();
   }
   if (!isWritten) return;
-  const side = Math.min(10, w * 0.4, h * 0.5);
+  const side = Math.min(mark, w * 0.4, h * 0.5);
   g.save();
   g.beginPath();
   g.roundRect(x, y, w, h, r);

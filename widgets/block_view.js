@@ -3,10 +3,10 @@
 import { BLOCK_STATES, blockState } from "./wire.js";
 import { surface, theme } from "./paint.js";
 import { count, digits, plain } from "./words.js";
-import { BLOCK_MODES, ageWords, agesOf, blockClasses, classWords, poolNumbers } from "./block_modes.js";
+import { BLOCK_MODES, ageWords, agesOf, blockClasses, classWords, moreOwners, poolNumbers } from "./block_modes.js";
 import { DENSE, blockAt, blockLayout, classLook, paintBlock } from "./block_paint.js";
 import { DenseBlocks } from "./block_dense.js";
-import { blockNote, blockRing, drawBlockCells } from "./block_draw.js";
+import { blockNote, blockRing, cellRoom, drawBlockCells, orderWords } from "./block_draw.js";
 import { VIEWS, answering, asking, drawLegend, drawing, keyboardGrid, make, panel, quote, say } from "./kit.js";
 
 const MOST_NAMED_OWNERS = 6;
@@ -32,6 +32,7 @@ export function mountBlockView(store, el) {
     cursor = 0,
     told = null, // Python's answer about the ages, and what it came to
     ages = null,
+    hasBadges = false, // whether the cells say their logical index
     pool = null; // numbers of the whole pool, and of which moment
 
   function draw() {
@@ -45,11 +46,14 @@ export function mountBlockView(store, el) {
       classes = () => blockClasses(store, mode, ages),
       isChosen = store.selection.kind === "block";
     let g;
+    hasBadges = false;
     if (at.w >= DENSE) {
       dense.key = null; // the canvas has other things in it
       g = surface(canvas, at.columns * at.w, Math.max(1, at.rows * at.h));
-      const notes = (block, state) => blockNote(mode, state, store.words[block], ages?.[block]);
-      drawBlockCells(g, t, at, store, { mode, classes: classes(), lit, dims, notes });
+      const notes = (block, state) => blockNote(mode, state, store.words[block], ages?.[block]),
+        room = cellRoom(g, t, at, lit);
+      drawBlockCells(g, t, at, store, { mode, classes: classes(), lit, dims, notes, room });
+      hasBadges = room.hasBadges;
     } else {
       const rings = hover >= 0 || isChosen;
       g = dense.draw(t, at, store.shown, { key: denseKey(mode, dims), rings, mode, classes, lit, dims });
@@ -80,23 +84,31 @@ export function mountBlockView(store, el) {
     if (answer !== told) [told, ages] = [answer, agesOf(answer, store.numBlocks)];
   }
 
-  /** Who is named in the legend: the selected ones, then the oldest. */
+  /** Who is named in the legend: the selected ones, then the oldest; and the ids of all that could be. */
   function namedOwners() {
     const holds = (seq) => seq?.isLive && seq.table.length > 0,
       found = new Set([...store.litSequences()].map((id) => store.sequences.get(id)).filter(holds));
-    for (const seq of store.sequences.values()) if (found.size < MOST_NAMED_OWNERS && holds(seq)) found.add(seq);
-    return [...found].slice(0, MOST_NAMED_OWNERS);
+    const ids = [];
+    for (const seq of store.sequences.values()) {
+      if (!holds(seq)) continue;
+      ids.push(seq.id);
+      if (found.size < MOST_NAMED_OWNERS) found.add(seq);
+    }
+    return [[...found].slice(0, MOST_NAMED_OWNERS), ids];
   }
 
   function drawWords(mode) {
-    const entries = classWords(mode, mode === "owner" ? namedOwners() : []);
+    const [owners, ids] = mode === "owner" ? namedOwners() : [[], []],
+      entries = classWords(mode, owners),
+      more = moreOwners(ids, owners.length);
     const all = entries.map(([code, word, title]) => [
-      word === undefined ? "" : plain(word).slice(0, 18),
+      word === undefined ? "" : plain(word).slice(0, 26),
       title,
       (g, x, y, w, h) =>
         paintBlock(g, t, x, y + 1, w, h - 2, { look: classLook(t, mode, code), fill: partOf(mode, code) }),
       `${mode} ${code}`,
     ]);
+    if (more) all.push([more, "sequences whose ids differ by 8 look the same", () => {}, "more"]);
     const written = { look: classLook(t, "state", 0), isWritten: true };
     all.push([
       "written in this step",
@@ -118,7 +130,7 @@ export function mountBlockView(store, el) {
     const word = store.words[block],
       state = blockState(word),
       owners = store.owners(block);
-    const who = owners.slice(0, 6).map(([seq, index]) => `${plain(seq.name)} (its block ${index})`);
+    const who = owners.slice(0, 6).map(([seq, index]) => `request ${plain(seq.name)} (its block ${index})`);
     if (owners.length > 6) who.push(`${owners.length - 6} more`);
     return [
       BLOCK_STATES[state],
@@ -162,6 +174,7 @@ export function mountBlockView(store, el) {
       `${digits(free)} free, ${digits(cached)} cached, ${digits(used)} used, ${digits(shared)} shared`,
       `longest run that nobody holds: ${digits(pool.longest)}`,
       pool.held ? `${Math.round(100 * pool.sharedPart)}% of the held ones are shared` : "",
+      hasBadges ? "" : orderWords(store.litBlocks()),
     ]);
   }
 

@@ -2,7 +2,7 @@
 
 import { CACHED, FREE, SHARED, USED } from "./wire.js";
 import { box, mix, stripes, surface, theme } from "./paint.js";
-import { count, digits, plain } from "./words.js";
+import { digits, plain } from "./words.js";
 import { cursorBar, cursorWords, icon } from "./cursor_bar.js";
 import { VIEWS, drawing, make } from "./kit.js";
 import { stopBoxes } from "./stop_boxes.js";
@@ -14,6 +14,13 @@ const BUTTONS = [
   ["step", "Step", "Run one batch"],
 ];
 
+/** A number with room for the digits of `most`: at another step it is another, and nothing beside it moves. */
+function roomy(n, most) {
+  const el = make("b", {}, digits(n));
+  el.style.minWidth = `${digits(most).length}ch`;
+  return el;
+}
+
 /** Mount the view on a store; returns what removes it. */
 export function mountControlsView(store, el) {
   const step = make("span", { className: "nvx-step" }),
@@ -23,7 +30,8 @@ export function mountControlsView(store, el) {
   const status = make("span", { className: "nvx-status", role: "status" }),
     notice = make("span", { className: "nvx-notice", role: "alert" }),
     bar = make("span", { className: "nvx-buttons", role: "group", "aria-label": "Engine" });
-  let counted = ""; // what facts, numbers and bar show
+  let counted = "", // what facts, numbers and bar show
+    mostWaiting = 0; // in any step seen so far
   const buttons = Object.fromEntries(
     BUTTONS.map(([name, label, title]) => {
       const button = make("button", { type: "button", title, "data-command": name }, icon(ICONS[name]), label);
@@ -72,8 +80,9 @@ export function mountControlsView(store, el) {
     stops.update();
     const told = [store.notice, store.refused].filter(Boolean).map(plain).join("; ");
     if (notice.textContent !== told) notice.textContent = told;
-    const [where, meaning] = cursorWords(store) ?? [count(store.step, "step"), ""];
+    const [where, meaning, widest] = cursorWords(store);
     if (step.textContent !== where + meaning) step.replaceChildren(where, make("span", {}, meaning));
+    step.dataset.widest = widest; // room for it is kept (views.css): what comes after it stays where it is
     root.dataset.past = store.isPast;
     const counts = store.countBlocks(),
       held = counts[USED] + counts[SHARED],
@@ -81,11 +90,13 @@ export function mountControlsView(store, el) {
     Object.assign(root.dataset, { step: store.step, cursor: store.cursor });
     if (shows === counted) return;
     counted = shows;
-    const fact = (n, word) => [make("b", {}, digits(n)), ` ${word}`];
+    mostWaiting = store.columns.reduce((most, column) => Math.max(most, column.waiting), mostWaiting);
     facts.replaceChildren(
-      ...fact(store.running.length, "running"),
+      roomy(store.running.length, store.maxNumSeqs),
+      " running",
       make("span", { className: "nvx-dot" }, "·"),
-      ...fact(store.waiting.length, "waiting"),
+      roomy(store.waiting.length, mostWaiting),
+      " waiting",
     );
     const g = surface(canvas, 120, 10);
     let x = 0;
@@ -100,7 +111,7 @@ export function mountControlsView(store, el) {
       x += w;
     }
     canvas.setAttribute("aria-label", `${held} of ${store.numBlocks} blocks in use, ${counts[CACHED]} cached`);
-    used.replaceChildren(make("b", {}, digits(held)), ` of ${digits(store.numBlocks)} blocks in use`);
+    used.replaceChildren(roomy(held, store.numBlocks), ` of ${digits(store.numBlocks)} blocks in use`);
   }
 
   const drawn = drawing(root, draw),

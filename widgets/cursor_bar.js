@@ -1,6 +1,6 @@
 // The step that is looked at: a slider over all steps that are kept, one step back and forward, and back to the newest.
 
-import { clamp } from "./words.js";
+import { clamp, count } from "./words.js";
 import { make } from "./kit.js";
 
 const ARROWS = { Back: "M9 1v10L2 6z", Forward: "M3 1v10l7-5z" };
@@ -16,12 +16,11 @@ export function icon(path) {
   return svg;
 }
 
-/** Where the cursor stands in the past, in words: [the step, what that means]; null where the newest is followed. */
-export function cursorWords(store) {
-  const { cursor, liveStep, isPast, isLoading } = store;
-  if (!isPast) return null;
-  const meaning = isLoading ? "on its way" : `the past, the engine stands at ${liveStep}`;
-  return [`step ${cursor} of ${liveStep}`, ` - ${meaning}`];
+/** Which step is shown, in words: [the step, what that means], and the longest that may come of going back from here. */
+export function cursorWords({ step, cursor, liveStep, isPast, isLoading }) {
+  const widest = `step ${liveStep} of ${liveStep} · loading`;
+  if (!isPast) return [count(step, "step"), "", widest];
+  return [`step ${cursor} of ${liveStep}`, isLoading ? " · loading" : " · past", widest];
 }
 
 /** The bar: its element and what brings it up to date. At the right end of the slider the newest step is followed. */

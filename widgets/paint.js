@@ -143,16 +143,17 @@ export function box(g, x, y, width, height, radius, fill) {
   g.fill();
 }
 
-/** `text` cut so that it fits into `width` pixels, with an ellipsis where something is missing. */
+/** `text` cut in the middle so that it fits into `width` pixels: names that begin alike mostly differ at their end. */
 export function fit(g, text, width) {
   if (g.measureText(text).width <= width) return text;
   const letters = [...text];
+  const cut = (n) => `${letters.slice(0, n >> 1).join("")}…${letters.slice(letters.length - n + (n >> 1)).join("")}`;
   let low = 0,
     high = letters.length;
   while (low < high) {
     const middle = (low + high + 1) >> 1;
-    if (g.measureText(letters.slice(0, middle).join("") + "…").width <= width) low = middle;
+    if (g.measureText(cut(middle)).width <= width) low = middle;
     else high = middle - 1;
   }
-  return letters.slice(0, low).join("") + "…";
+  return cut(low);
 }

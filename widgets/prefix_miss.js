@@ -10,10 +10,14 @@ export const MISS_STYLE = `
 .nvx-miss li { padding: 4px 2px; border-top: 1px solid var(--nvx-line); overflow-wrap: anywhere; }
 .nvx-miss-more { color: var(--nvx-muted); }
 .nvx-miss-more::before { content: "→ "; }
-.nvx-miss dl { display: grid; grid-template-columns: max-content minmax(0, 1fr); gap: 1px 10px;
+.nvx-miss dl { display: grid; grid-template-columns: fit-content(40%) minmax(0, 1fr); gap: 1px 10px;
   margin: 3px 0 2px 14px; }
-.nvx-miss dt { color: var(--nvx-muted); }
-.nvx-miss dd { margin: 0; unicode-bidi: isolate; white-space: pre-wrap;
+.nvx-miss { container-type: inline-size; }
+@container (max-width: 300px) { .nvx-miss dl { grid-template-columns: minmax(0, 1fr); } }
+/* JupyterLab floats these in an output and gives them a share of its width; here the grid places them. */
+.nvx-miss dl > dt, .nvx-miss dl > dd { float: none; width: auto; margin: 0; padding: 0; }
+.nvx-miss dl > dt { color: var(--nvx-muted); }
+.nvx-miss dl > dd { unicode-bidi: isolate; white-space: pre-wrap;
   font-family: var(--jp-code-font-family, var(--vscode-editor-font-family, ui-monospace, monospace)); }
 .nvx-miss mark { padding: 0 1px; color: inherit; font-weight: 700;
   text-decoration: underline solid 2px var(--nvx-accent); text-underline-offset: 2px; border-radius: 2px;
@@ -55,8 +59,8 @@ export function admissionList(store) {
       el.hidden = !admitted.length && name === null;
       const when = `step ${step}`;
       if (name === null) heading.textContent = `Admitted in ${when}: ${digits(all)}`;
-      else if (admitted.length) heading.textContent = `${plain(name)}: admitted in ${when}`;
-      else heading.textContent = `${plain(name)} has not been admitted yet`;
+      else if (admitted.length) heading.textContent = `request ${plain(name)}: admitted in ${when}`;
+      else heading.textContent = `request ${plain(name)} has not been admitted yet`;
       const rows = admitted.map((each) => ({ ...each, key: String(each.subject[1]) }));
       keepRows(list, rows, (row) => admission(store, row));
       more.hidden = all <= admitted.length;

@@ -4,7 +4,8 @@ import { READABLE, VIEWS, answering, drawLegend, drawing, make, panel, say } fro
 import { theme } from "./paint.js";
 import { MISS_STYLE, admissionList } from "./prefix_miss.js";
 import { PREFIX_LEGEND, paintRunCell, paintStrip, stripCells, stripPicture } from "./prefix_paint.js";
-import { hiddenWords, litPlaces, openRuns, readRuns, runFacts, runLine, runText, treeWords } from "./prefix_words.js";
+import { cacheCounts, hiddenWords, litPlaces, openRuns, readRuns, runFacts, runLine } from "./prefix_words.js";
+import { runText, treeWords } from "./prefix_words.js";
 import { SENTENCE_STYLE, keepRows, markSelected } from "./sentence.js";
 import { unpackToken } from "./wire.js";
 import { clamp } from "./words.js";
@@ -22,11 +23,12 @@ const PREFIX_STYLE = `
 .nvx-prefix-toggle { flex: none; width: 12px; color: var(--nvx-muted); text-align: center; }
 .nvx-prefix-run img { flex: none; }
 .nvx-prefix-text { flex: 1 1 auto; min-width: 60px; overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
-.nvx-prefix-facts { flex: none; max-width: 50%; margin-left: auto; color: var(--nvx-muted); white-space: nowrap;
-  overflow: hidden; text-overflow: ellipsis; font-variant-numeric: tabular-nums; }
+.nvx-prefix-facts { flex: none; max-width: 50%; margin-left: auto; color: var(--nvx-muted); text-align: end;
+  overflow-wrap: anywhere; font-variant-numeric: tabular-nums; }
 @container (max-width: 520px) {
   .nvx-prefix-run { flex-wrap: wrap; gap: 0 8px; }
   .nvx-prefix-text { order: 1; flex: 1 0 100%; }
+  .nvx-prefix-facts { flex: 1 1 0; min-width: 40%; max-width: none; }
 }
 `;
 const MOVES = { ArrowDown: 1, ArrowUp: -1, Home: -Infinity, End: Infinity, PageDown: 10, PageUp: -10 },
@@ -42,7 +44,7 @@ export function mountPrefixView(store, el) {
   el.append(root);
   const closed = new Set(); // first blocks of the runs whose branches are folded away
   let treeLooks = [], // all that the tree was drawn from
-    read = null, // the runs of the newest answer, {told, runs}
+    read = null, // the runs of the newest answer, {told, runs, counts, isLive}
     rows = [], // those in sight
     hover = -1, // first block of the run that is pointed at
     current = -1, // of the run that the keyboard is at
@@ -142,7 +144,7 @@ export function mountPrefixView(store, el) {
     root.style.colorScheme = t.isDark ? "dark" : "light";
     if (told === null) read = null;
     else if (told && told !== read?.told) {
-      read = { told, runs: readRuns(told), isLive: store.isLive };
+      read = { told, runs: readRuns(told), counts: cacheCounts(store.words), isLive: store.isLive };
       nextAsk = performance.now() + told.ms * SHARE;
     }
     drawTree();
@@ -179,7 +181,7 @@ export function mountPrefixView(store, el) {
     let run = rows.find((each) => each.blocks[0] === wanted);
     if (!run && kind === "block") run = rows.find((each) => each.blocks.includes(id));
     if (run) say(status, runLine(run, store.blockSize));
-    else if (read) say(status, treeWords(read.told));
+    else if (read) say(status, treeWords(read.told, read.counts));
     else say(status, [store.event ? "…" : "Nothing has run yet."]);
   }
 

@@ -42,7 +42,7 @@ export function runText({ text: [begin, end] }) {
 /** Who holds a run, in words. */
 export function holdWords({ length, held, most_refs: most }) {
   if (!held) return "only cached";
-  const who = `held by ${digits(most)}`;
+  const who = `held by ${count(most, "request")}`;
   return held === length ? who : `${digits(held)} ${who}`;
 }
 
@@ -67,18 +67,30 @@ export function runLine(run, blockSize) {
     `positions ${digits(from)} to ${digits(from + run.length * blockSize - 1)}`,
     holdWords(run),
     run.hits ? `shared by ${count(run.hits, "later request")}` : "not hit yet",
-    run.by ? `filled by ${plain(run.by[1])} in step ${run.step}` : `filled in step ${run.step}`,
+    run.by ? `filled by request ${plain(run.by[1])} in step ${run.step}` : `filled in step ${run.step}`,
     run.is_salted ? "only requests with its salt can hit it" : "",
     run.is_cut ? "what stood before it was evicted: nothing can hit it" : "",
   ];
 }
 
-/** How much is cached, and what is not shown of it. */
-export function treeWords(told) {
-  if (!told.cached) return ["Nothing is cached."];
-  const { hidden_runs: runs, hidden_blocks: blocks } = told;
+/** The blocks of the prefix cache, and those of them that somebody holds: [all, held]. words: of all blocks. */
+export function cacheCounts(words) {
+  let [all, held] = [0, 0];
+  for (const word of words) {
+    all += word & 1;
+    if (word > 1) held += word & 1;
+  }
+  return [all, held];
+}
+
+/** How much is in the prefix cache, and what is not shown of it. "cached" alone is what nobody holds. */
+export function treeWords(told, [all, held]) {
+  if (!all) return ["The prefix cache is empty."];
+  const { hidden_runs: runs, hidden_blocks: blocks } = told,
+    some = held === all ? "all" : held ? digits(held) : "none",
+    share = all > 1 ? `${some} of them held` : held ? "held" : "not held";
   return [
-    `${count(told.cached, "block")} cached`,
+    `${count(all, "block")} in the prefix cache, ${share}`,
     runs ? `${count(runs, "smaller run")} of ${count(blocks, "block")} not shown` : "",
     told.unknown ? `${count(told.unknown, "block")} filled before it was recorded` : "",
   ];

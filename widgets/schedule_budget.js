@@ -3,12 +3,13 @@
 import { box, mix, stripes } from "./paint.js";
 import { marksOf, paintGraph, paintPlannedAhead } from "./schedule_paint.js";
 import { AXIS, BAR, HEADER, LABEL, LANE, MARKS, clipped, columnX, gapOf, inSight } from "./schedule_place.js";
-import { tickEvery } from "./schedule_words.js";
+import { axisNumbers } from "./schedule_words.js";
 import { EAGER, GRAPH, PLANNED_AHEAD } from "./wire.js";
 import { digits } from "./words.js";
 
 const TOP = 2,
   LABEL_SPACE = 6,
+  NUMBER_WIDTH = 7, // of a bold digit on the axis, at most
   LANE_Y = TOP + BAR + 3,
   MARKS_Y = LANE_Y + LANE,
   AXIS_Y = MARKS_Y + MARKS + AXIS / 2;
@@ -16,7 +17,6 @@ const TOP = 2,
 /** Draw it for the columns in sight. */
 export function drawBudget(g, t, store, at) {
   const [from, to] = inSight(at),
-    every = tickEvery(at.cw, String(at.first + at.steps).length),
     marks = marksOf(store.columns),
     most = store.columns.reduce((n, { waiting }) => Math.max(n, waiting), 0);
   clipped(g, LABEL - 2, 0, at.width, at.height, () => {
@@ -30,15 +30,25 @@ export function drawBudget(g, t, store, at) {
       drawBar(g, t, store, column, ...inner);
       drawLane(g, t, column, most, ...inner);
       drawMarks(g, t, column.flags & marks, ...inner);
-      if (column.step % every || x + at.cw / 2 <= LABEL + 8) continue;
-      g.font = `${isShown ? 600 : 400} 10px ${t.font}`;
-      g.fillStyle = isShown ? t.fg : t.muted;
-      g.textAlign = "center";
-      g.fillText(String(column.step), x + at.cw / 2, AXIS_Y);
     }
+    g.font = `10px ${t.font}`;
+    g.fillStyle = t.muted;
+    g.textAlign = "center";
+    for (const { text, x } of axisNumbers(at, store.columns, NUMBER_WIDTH).others) g.fillText(text, x, AXIS_Y);
   });
   drawLabels(g, t, store, at, most);
   box(g, 0, HEADER - 3, at.width, 1, 0, t.line);
+}
+
+/** The number of the shown step, on a plate above everything else: its column may be narrower than the number. */
+export function drawShownNumber(g, t, store, at) {
+  const { shown } = axisNumbers(at, store.columns, NUMBER_WIDTH);
+  if (!shown) return;
+  g.font = `600 10px ${t.font}`;
+  g.textAlign = "center";
+  box(g, shown.x - shown.half, AXIS_Y - 7, 2 * shown.half, 13, 3, store.isPast ? mix(t.bg, t.accent, 0.16) : t.bg);
+  g.fillStyle = t.fg;
+  g.fillText(shown.text, shown.x, AXIS_Y + 0.5);
 }
 
 /** From the bottom: decode, prefill, recompute; what is left was not used. */

@@ -172,7 +172,8 @@ const SCHEDULE_LEGEND = [
     "lost its blocks to another sequence; an arrow leads to the one that needed them",
     (g, t, ...at) => paintCell(g, t, PREEMPTED, ...at),
   ],
-  ["finished", "has left the engine (a cross: aborted or failed)", (g, t, ...at) => paintEnd(g, t, "stop", ...at)],
+  ["finished", "has left the engine", (g, t, ...at) => paintEnd(g, t, "stop", ...at)],
+  ["aborted", "has left the engine before its end: aborted, or failed", (g, t, ...at) => paintEnd(g, t, "abort", ...at)],
   ["unused", "the part of the token budget that a step left", paintUnused],
 ];
 const MARKS_LEGEND = [

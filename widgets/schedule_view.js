@@ -3,7 +3,7 @@
 import { surface, theme } from "./paint.js";
 import { clamp, plain, tail } from "./words.js";
 import { VIEWS, asking, drawLegend, drawing, keyboardGrid, make, panel, quote, say } from "./kit.js";
-import { drawBudget } from "./schedule_budget.js";
+import { drawBudget, drawShownNumber } from "./schedule_budget.js";
 import { drawMoment, drawRows } from "./schedule_draw.js";
 import { scheduleLegend } from "./schedule_paint.js";
 import { HEADER, LABEL, ROW_HEIGHT } from "./schedule_place.js";
@@ -18,11 +18,11 @@ export function mountScheduleView(store, el) {
     scroller = make("div", { className: "nvx-scroll" }, spacer);
   const newest = make(
     "button",
-    { className: "nvx-newest", hidden: true, type: "button", title: "Follow the newest step again" },
+    { className: "nvx-newest", "aria-hidden": true, type: "button", title: "Follow the newest step again" },
     "newest ⇥",
   );
   const { root, legend, status } = panel("Schedule", scroller, "nvx-schedule");
-  root.append(newest);
+  legend.before(newest);
   el.append(root);
   // What is drawn: rows, columns of `cw` px from step `first` on, the one of the step that is shown, the part in sight,
   // and what is pointed at.
@@ -54,7 +54,7 @@ export function mountScheduleView(store, el) {
     reveal();
     Object.assign(at, { width: scroller.clientWidth, height: scroller.clientHeight });
     Object.assign(at, { left: scroller.scrollLeft, top: scroller.scrollTop });
-    newest.hidden = follows || scroller.scrollWidth <= scroller.clientWidth + 1;
+    newest.setAttribute("aria-hidden", follows || scroller.scrollWidth <= scroller.clientWidth + 1);
   }
 
   /** Bring a past step into sight, once; with the newest one go on to follow. */
@@ -94,6 +94,7 @@ export function mountScheduleView(store, el) {
     drawRows(g, t, store, at);
     drawBudget(g, t, store, at);
     drawMoment(g, t, store, at);
+    drawShownNumber(g, t, store, at);
     drawLegend(
       legend,
       scheduleLegend(store).map(([word, title, paint]) => [word, title, (g2, ...place) => paint(g2, t, ...place)]),

@@ -1,8 +1,9 @@
 // Which rows and columns the schedule view has, and what it says about them. Knows no DOM and no colour.
 
 import { ADMITTED, DECODE, EAGER, GRAPH, PLANNED_AHEAD, PREEMPTED, PREFILL, RECOMPUTE, SAMPLES } from "./wire.js";
+import { LABEL, columnX, inSight } from "./schedule_place.js";
 import { spansOf } from "./spans.js";
-import { clamp, count, plain } from "./words.js";
+import { clamp, count, digits, plain } from "./words.js";
 
 const WIDEST = 28,
   NARROWEST = 8,
@@ -34,9 +35,32 @@ export function columnWidth(steps, room) {
   return clamp(Math.floor(room / (steps + 1)), NARROWEST, WIDEST);
 }
 
-/** Every how many columns the axis has a number. */
-export function tickEvery(width, digits) {
-  return [1, 2, 5, 10, 20, 50, 100].find((n) => n * width >= digits * 7 + 14) ?? 200;
+/** Every how many columns the axis has a number of so many digits. */
+export function tickEvery(width, length) {
+  return [1, 2, 5, 10, 20, 50, 100].find((n) => n * width >= length * 7 + 14) ?? 200;
+}
+
+/**
+ * The numbers of the axis in sight: of the shown step, if it is in sight, always; the others where they leave it room.
+ * Each is {text, x of its middle, half of its width}, with `digit` pixels a digit.
+ */
+export function axisNumbers(at, columns, digit) {
+  const [from, to] = inSight(at),
+    every = tickEvery(at.cw, String(at.first + at.steps).length);
+  const number = (c) => {
+    const text = String(columns[c].step);
+    return { text, x: columnX(at, c) + at.cw / 2, half: (text.length * digit) / 2 + 3 };
+  };
+  const isSeen = from <= at.shown && at.shown < to && columnX(at, at.shown) + at.cw > LABEL,
+    shown = isSeen && columnX(at, at.shown) < at.width ? number(at.shown) : null,
+    others = [];
+  if (shown) shown.x = clamp(shown.x, LABEL + shown.half - 2, at.width - shown.half);
+  for (let c = from; c < to; c++) {
+    const one = columns[c].step % every ? null : number(c);
+    if (!one || c === at.shown || one.x <= LABEL + 8) continue;
+    if (!shown || Math.abs(one.x - shown.x) >= one.half + shown.half) others.push(one);
+  }
+  return { shown, others };
 }
 
 /** What a sequence did in a step, in words. */
@@ -48,7 +72,7 @@ export function cellWords(store, seq, column) {
       end = starts[i] + counts[i];
     if (kind === PREEMPTED) {
       const cause = store.everyone.get(starts[i]);
-      words.push(`preempted${cause ? ` for ${plain(cause.name)}` : ""}: ${count(counts[i], "computed token")} lost`);
+      words.push(`preempted${cause ? ` for ${plain(cause.name)}` : ""}: the KV of ${count(counts[i], "token")} lost`);
     } else {
       const range = counts[i] === 1 ? `position ${starts[i]}` : `positions ${starts[i]} to ${end - 1}`;
       const from = kinds[i] & ADMITTED && starts[i] ? `, after ${count(starts[i], "token")} from the prefix cache` : "";
@@ -80,9 +104,14 @@ function timeWords({ step, us, flags }) {
   return flags & PLANNED_AHEAD ? `${milliseconds} from plan to end, overlapping step ${step - 1}` : milliseconds;
 }
 
+/** How many ran and waited in a step, in words. A view of the state after it may have other numbers: say which. */
+export function queueWords({ running, waiting }) {
+  return `${digits(running)} running, ${digits(waiting)} waiting`;
+}
+
 /** How a step spent its budget, and what was left, in words. */
 export function stepWords(column) {
-  const { prefill, recompute, decode, budget, free, running, waiting, flags } = column,
+  const { prefill, recompute, decode, budget, free, flags } = column,
     used = prefill + recompute + decode;
   const parts = [
     [prefill, "prefill"],
@@ -93,8 +122,7 @@ export function stepWords(column) {
     .map(([n, word]) => `${n} ${word}`);
   return [
     `${used} of ${count(budget, "token")}${parts.length ? ` (${parts.join(", ")})` : ""}`,
-    `${running} running, ${waiting} waiting`,
-    count(free, "free block"),
+    `while it ran: ${queueWords(column)}, ${count(free, "block")} free (cached ones included)`,
     timeWords(column),
     flags & PLANNED_AHEAD ? "planned ahead" : "",
     flags & GRAPH ? "one CUDA graph" : flags & EAGER ? "without a CUDA graph" : "",
@@ -110,12 +138,13 @@ export function shownWords(store, seq) {
 
 /** How far a sequence is, in words. */
 export function sequenceWords(seq) {
-  const cached = seq.numCached ? `, ${seq.numCached} from the prefix cache` : "",
+  const held = `${count(seq.numComputed, "token")} in the KV cache`,
+    cached = seq.numCached ? `, ${digits(seq.numCached)} of them from the prefix cache` : "",
     again = seq.numPreemptions;
   return [
     seq.isLive ? seq.status : endWords(seq.status),
     `${count(seq.numPrompt, "prompt token")} + ${seq.numTokens - seq.numPrompt} generated`,
-    `${seq.numComputed} computed${cached}`,
+    `${seq.isLive ? "" : "had "}${held}${cached}`,
     count(seq.table.length, "block"),
     again ? `preempted ${again === 1 ? "once" : `${again} times`}` : "",
   ];

@@ -33,7 +33,8 @@ const SLOT_STYLE = `
 .nvx-slots-more { padding: 2px 8px; color: var(--nvx-muted); }
 @container (max-width: 420px) {
   .nvx-slots th, .nvx-slots td { padding: 1px 3px; }
-  .nvx-slots td.nvx-quote, .nvx-slots .nvx-slots-name { max-width: 6em; }
+  .nvx-slots td.nvx-quote { max-width: 6em; }
+  .nvx-slots .nvx-slots-name { max-width: 10em; }
 }
 `;
 const TOKEN_HEADS = [
@@ -95,16 +96,18 @@ export function mountSlotView(store, el) {
     return make("tr", {}, ...names.map(([name, title]) => make("th", { scope: "col", title }, name)));
   }
 
+  const asked = (name) => make("span", {}, "request ", make("bdi", {}, plain(name)));
+
   function groupRows(group) {
     const name = {
       value: group.name,
-      says: `row ${group.row}: ${plain(group.name)}`,
+      says: `row ${group.row}: request ${plain(group.name)}`,
       pick: ["sequence", group.seq_id],
     };
     const row = make(
       "tr",
       { className: "nvx-slots-group" },
-      gridCell(`${group.row} name`, name, "nvx-slots-name", make("bdi", {}, plain(group.name))),
+      gridCell(`${group.row} name`, name, "nvx-slots-name", asked(group.name)),
       make("td", { className: "nvx-slots-facts", colSpan: 5 }, groupWords(group).join(" · ")),
     );
     return [
@@ -113,21 +116,10 @@ export function mountSlotView(store, el) {
     ];
   }
 
-  function tokenRow(cells, key) {
-    return make(
-      "tr",
-      {},
-      ...cells.map((about, i) =>
-        i
-          ? gridCell(`${key} ${i}`, about, about.pick ? "" : "nvx-slots-none")
-          : gridCell(
-              `${key} 0`,
-              about,
-              about.pick ? "nvx-quote" : "nvx-slots-none",
-              make("bdi", {}, String(about.value)),
-            ),
-      ),
-    );
+  function tokenRow([text, ...numbers], key) {
+    const says = make("bdi", {}, String(text.value)),
+      cells = numbers.map((about, i) => gridCell(`${key} ${i + 1}`, about, about.pick ? "" : "nvx-slots-none"));
+    return make("tr", {}, gridCell(`${key} 0`, text, text.pick ? "nvx-quote" : "nvx-slots-none", says), ...cells);
   }
 
   function drawTokens(answer) {
@@ -147,7 +139,7 @@ export function mountSlotView(store, el) {
   }
 
   function lineRow(line, answer) {
-    const who = line.seq_id < 0 ? "padding" : plain(line.name),
+    const who = line.seq_id < 0 ? "padding" : `request ${plain(line.name)}`,
       pick = line.seq_id < 0 ? null : ["sequence", line.seq_id];
     const name = gridCell(
       `line ${line.row} name`,

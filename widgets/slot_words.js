@@ -13,6 +13,12 @@ function plainNumber(value, says, pick = null) {
   return { value, pick, says };
 }
 
+/** What a token says; one without a text of its own, as most special tokens, by its id. null: there is no tokenizer. */
+function tokenText(text, id) {
+  if (text === null || text === undefined) return String(id);
+  return plain(text).replace(/^ +$/, (spaces) => "␣".repeat(spaces.length)) || `‹token ${id}›`;
+}
+
 /** The cells of the i-th token that is shown of a group: text, id, position, logical block, block, slot. */
 export function tokenCells(group, i, size) {
   const place = group.begin + i,
@@ -22,12 +28,12 @@ export function tokenCells(group, i, size) {
   const block = group.blocks[i],
     logical = Math.floor(position / size),
     token = ["token", packToken(group.seq_id, position)];
-  const who = `position ${position} of ${plain(group.name)}`,
+  const who = `position ${position} of request ${plain(group.name)}`,
     isKnown = id !== null;
   const slot = `block_table[${logical}] (${block}) * ${size} + ${position} % ${size} (${position % size})`;
   return [
     plainNumber(
-      isKnown ? plain(group.texts[i] ?? id) : "?",
+      isKnown ? tokenText(group.texts[i], id) : "?",
       isKnown ? `token ${at} of the batch: ${who}` : `${who}: its id was not known on the host yet`,
       token,
     ),

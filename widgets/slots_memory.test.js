@@ -48,7 +48,7 @@ const says = (cells) => cells.map((cell) => cell.says);
 test("a token: each number with its formula, and what a click selects", () => {
   const cells = tokenCells(group, 1, 16);
   assert.deepEqual(says(cells), [
-    "position 37 of </b>‹202e›evil↵: its id was not known on the host yet",
+    "position 37 of request </b>‹202e›evil↵: its id was not known on the host yet",
     "input_ids[10] is filled in on the device",
     "positions[10] = 32 computed before + 5 in this row before it = 37",
     "logical block 2 = 37 // 16",
@@ -60,6 +60,10 @@ test("a token: each number with its formula, and what a click selects", () => {
   const [text, id] = tokenCells(group, 0, 16);
   assert.deepEqual([text.value, id.value, id.says], ["‹202e›x", 7, "input_ids[9] = 7"]);
   assert.equal(tokenCells({ ...group, texts: [null, null] }, 0, 16)[0].value, "7", "without a tokenizer: the id");
+  const shown = (text) => tokenCells({ ...group, texts: [text, null] }, 0, 16)[0].value;
+  assert.deepEqual(["", " ", "   ", " a", "\n", "\t"].map(shown), ["‹token 7›", "␣", "␣␣␣", " a", "↵", "⇥"]);
+  assert.ok([...Array(128).keys()].every((code) => shown(String.fromCharCode(code)).trim()), "no cell is blank");
+  assert.equal(tokenCells({ ...group, name: "2" }, 0, 16)[0].says, "token 9 of the batch: position 36 of request 2");
 });
 
 test("a row of the arrays, and the end of the last", () => {

@@ -8,7 +8,7 @@ import { scheduleRows, shownWords, stepWords } from "./schedule_words.js";
 import { Store } from "./store.js";
 import { rateColumnAt, RATE_LEFT } from "./throughput_draw.js";
 import { duration, pausesOf, rateWords, ratesOf, roundUp, short, smoothingOf, workOf } from "./throughput_rates.js";
-import { firstWords } from "./throughput_table.js";
+import { byProgress, firstWords, noteWords } from "./throughput_table.js";
 import { DECODE, EAGER, GRAPH, PLANNED_AHEAD, PREEMPTED } from "./wire.js";
 
 const column = (step, ms, us, more = {}) => ({
@@ -72,10 +72,10 @@ test("a step's rates in words", () => {
   assert.deepEqual(rateWords(column(1, 2, 3, { running: 4, waiting: 1200 }), rate), [
     "prefill 1,200 tokens/s (200 of them recompute)",
     "decode 12,345 tokens/s",
-    "mean of the last 3 steps: 510 ms of engine time",
-    "4 running, 1,200 waiting",
+    "rates over the last 3 steps (510 ms of engine time)",
+    "while it ran: 4 running, 1,200 waiting",
   ]);
-  assert.match(rateWords(column(1, 2, 3), { ...rate, steps: 1 })[2], /^mean of this step: /);
+  assert.match(rateWords(column(1, 2, 3), { ...rate, steps: 1 })[2], /^rates over this step \(/);
   const row = { first: null, waited: null, num_tokens: 0, is_live: true };
   assert.equal(firstWords({ ...row, first: 0.25 }), "250 ms");
   assert.equal(firstWords({ ...row, waited: 2 }), "none in 2 s");
@@ -84,6 +84,23 @@ test("a step's rates in words", () => {
     "none",
     "not kept",
   ]);
+});
+
+test("those that run come first in the table, those that only wait last", () => {
+  const row = (id, num_tokens, is_live = true) => ({ id, num_tokens, is_live });
+  const rows = [row(9, 0), row(8, 0), row(7, 0), row(6, 3, false), row(5, 2), row(4, 1), row(3, 0, false), row(2, 4)];
+  const now = { 9: "waiting", 8: "waiting", 7: "prefill", 6: "stop", 5: "waiting", 4: "decode", 2: "decode" };
+  const sequences = new Map(Object.entries(now).map(([id, status]) => [Number(id), { status }]));
+  assert.deepEqual(
+    byProgress(rows, sequences).map(({ id }) => id),
+    [7, 4, 2, 6, 5, 9, 8, 3],
+  );
+  assert.deepEqual(byProgress([], sequences), []);
+});
+
+test("the note under the table says what the times are, and who is not in it", () => {
+  assert.equal(noteWords(0), "Engine time: pauses of the engine left out");
+  assert.equal(noteWords(1), "Engine time: pauses of the engine left out; 1 other request not shown");
 });
 
 test("the step under a point", () => {
@@ -131,7 +148,7 @@ test("preemptions lead to another sequence that is known", () => {
 test("how a step ran is marked where it makes a difference", () => {
   assert.equal(marksOf([column(0, 0, 1, { flags: EAGER })]), 0);
   assert.equal(marksOf([column(0, 0, 1, { flags: EAGER }), column(1, 0, 1, { flags: GRAPH })]), EAGER | GRAPH);
-  assert.deepEqual(stepWords(column(7, 0, 1500, { flags: PLANNED_AHEAD | GRAPH })).slice(3), [
+  assert.deepEqual(stepWords(column(7, 0, 1500, { flags: PLANNED_AHEAD | GRAPH })).slice(2), [
     "1.50 ms from plan to end, overlapping step 6",
     "planned ahead",
     "one CUDA graph",

@@ -1,5 +1,6 @@
 // Tokens a second from the columns of the steps, and the numbers of an axis. Knows no DOM and no colour.
 
+import { queueWords } from "./schedule_words.js";
 import { PLANNED_AHEAD } from "./wire.js";
 import { digits } from "./words.js";
 
@@ -91,7 +92,7 @@ export function rateWords(column, { prefill, recompute, decode, steps, span }) {
   return [
     `prefill ${rate(prefill + recompute)}${again}`,
     `decode ${rate(decode)}`,
-    `mean of ${steps === 1 ? "this step" : `the last ${digits(steps)} steps`}: ${duration(span)} of engine time`,
-    `${digits(column.running)} running, ${digits(column.waiting)} waiting`,
+    `rates over ${steps === 1 ? "this step" : `the last ${digits(steps)} steps`} (${duration(span)} of engine time)`,
+    `while it ran: ${queueWords(column)}`,
   ];
 }

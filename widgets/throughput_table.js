@@ -5,13 +5,14 @@ import { keepRows, reference } from "./sentence.js";
 import { duration } from "./throughput_rates.js";
 import { count, digits } from "./words.js";
 
-const LATENCY_COLUMNS = [
-  ["request", "Its id"],
-  ["first token", "From its arrival to its first token"],
-  ["between tokens", "Mean time from one token to the next"],
-  ["longest", "The longest time between two tokens"],
-  ["tokens", "Generated so far"],
-];
+const NO_PAUSES = "pauses of the engine left out",
+  LATENCY_COLUMNS = [
+    ["request", "Its id"],
+    ["first token", `From its arrival to its first token, ${NO_PAUSES}`],
+    ["between tokens", `Mean time from one token to the next, ${NO_PAUSES}`],
+    ["longest", `The longest time between two tokens, ${NO_PAUSES}`],
+    ["tokens", "Generated so far"],
+  ];
 
 /** The table, empty, in a place of its own; fill(answer, selected) shows an answer, null: none. */
 export function latencyTable(store) {
@@ -19,11 +20,11 @@ export function latencyTable(store) {
     note = make("div", { className: "nvx-rate-note" });
   const head = LATENCY_COLUMNS.map(([word, title]) => make("th", { scope: "col", title }, word));
   const table = make("table", { "aria-label": "Latency by request" }, make("thead", {}, make("tr", {}, ...head)), body);
-  const place = make("div", { className: "nvx-rate-table", hidden: true }, table, note);
+  const place = make("div", { hidden: true }, make("div", { className: "nvx-rate-table" }, table), note);
   return {
     place,
     fill(told, selected) {
-      const rows = told?.requests ?? [];
+      const rows = byProgress(told?.requests ?? [], store.sequences);
       place.hidden = !rows.length;
       const most = Math.max(...rows.map((row) => row.first ?? row.waited ?? 0)),
         slowest = Math.max(...rows.map((row) => row.mean ?? 0));
@@ -40,9 +41,22 @@ export function latencyTable(store) {
         tr.dataset.lit = isLit;
         tr.querySelector("button").setAttribute("aria-pressed", isLit);
       }
-      note.textContent = told?.num_hidden ? `${count(told.num_hidden, "older request")} not shown` : "";
+      note.textContent = noteWords(told?.num_hidden ?? 0);
     },
   };
+}
+
+/** Running requests first, then those with a token, last those that wait for their first; each kind as it came. */
+export function byProgress(rows, sequences) {
+  const isRunning = ({ id, is_live }) => is_live && !["waiting", undefined].includes(sequences.get(id)?.status);
+  const kindOf = (row) => (isRunning(row) ? 0 : row.num_tokens ? 1 : 2);
+  return [0, 1, 2].flatMap((kind) => rows.filter((row) => kindOf(row) === kind));
+}
+
+/** What the times in the table are, and how many requests are not in it. */
+export function noteWords(numHidden) {
+  const hidden = numHidden ? `; ${count(numHidden, "other request")} not shown` : "";
+  return `Engine time: ${NO_PAUSES}${hidden}`;
 }
 
 /** How much of the largest value, in percent. */

@@ -23,8 +23,8 @@ const RATE_LEGEND = [
     (g, t, ...at) => box(g, ...at, 3, stripes(t, t.preempted, t.prefill, { step: 8, width: 3.2 })),
   ],
   ["decode", "one token a running request and step", (g, t, ...at) => box(g, ...at, 3, t.decode)],
-  ["running", "requests that hold blocks", (g, t, ...at) => paintLine(g, t.used, [], ...at)],
-  ["waiting", "requests in the waiting queue", (g, t, ...at) => paintLine(g, t.preempted, [4, 3], ...at)],
+  ["running", "requests that held blocks while the step ran", (g, t, ...at) => paintLine(g, t.used, [], ...at)],
+  ["waiting", "requests in the waiting queue while the step ran", (g, t, ...at) => paintLine(g, t.preempted, [4, 3], ...at)],
   [
     "pause",
     "the engine stood still, or steps are missing: that time is left out",

@@ -5,7 +5,19 @@ import test from "node:test";
 import { blockAt, blockLayout } from "./block_paint.js";
 import "./block_view.js";
 import { VIEWS } from "./kit.js";
-import { cellWords, columnWidth, scheduleRows, sequenceWords, stepWords, tickEvery } from "./schedule_words.js";
+import { cursorWords } from "./cursor_bar.js";
+import { fit } from "./paint.js";
+import { scheduleLegend } from "./schedule_paint.js";
+import { LABEL } from "./schedule_place.js";
+import {
+  axisNumbers,
+  cellWords,
+  columnWidth,
+  scheduleRows,
+  sequenceWords,
+  stepWords,
+  tickEvery,
+} from "./schedule_words.js";
 import { Store } from "./store.js";
 import { ADMITTED, DECODE, PREEMPTED, PREFILL, RECOMPUTE, SAMPLES } from "./wire.js";
 import { clamp, count, plain, tail } from "./words.js";
@@ -100,8 +112,8 @@ test("a cell in words", () => {
   );
   assert.equal(words(4, [1, RECOMPUTE | SAMPLES, 0, 5]), "recompute of 5 tokens (positions 0 to 4, last chunk)");
   assert.equal(words(4, [2, DECODE, 9, 1], [1, DECODE | SAMPLES, 1234, 1]), "decode of 1 token (position 1234)");
-  assert.equal(words(4, [1, PREEMPTED, 2, 40]), "preempted for big </script>: 40 computed tokens lost");
-  assert.equal(words(4, [1, PREEMPTED, -1, 1]), "preempted: 1 computed token lost");
+  assert.equal(words(4, [1, PREEMPTED, 2, 40]), "preempted for big </script>: the KV of 40 tokens lost");
+  assert.equal(words(4, [1, PREEMPTED, -1, 1]), "preempted: the KV of 1 token lost");
   assert.equal(words(2), "waiting");
   assert.equal(words(4), "resident, not in this batch");
   assert.equal(words(1), "not there yet");
@@ -123,8 +135,7 @@ test("a step and a sequence in words", () => {
   const step = { prefill: 64, recompute: 0, decode: 3, budget: 512, free: 1, running: 4, waiting: 2, us: 12_345 };
   assert.deepEqual(stepWords(step), [
     "67 of 512 tokens (64 prefill, 3 decode)",
-    "4 running, 2 waiting",
-    "1 free block",
+    "while it ran: 4 running, 2 waiting, 1 block free (cached ones included)",
     "12.3 ms",
   ]);
   const seq = sequence(1, {
@@ -138,10 +149,79 @@ test("a step and a sequence in words", () => {
   assert.deepEqual(sequenceWords(seq), [
     "decode",
     "10 prompt tokens + 4 generated",
-    "13 computed, 4 from the prefix cache",
+    "13 tokens in the KV cache, 4 of them from the prefix cache",
     "2 blocks",
     "preempted 2 times",
   ]);
+  const held = (more) => sequenceWords({ ...seq, ...more })[2];
+  assert.equal(held({ numCached: 0, numComputed: 0, status: "waiting" }), "0 tokens in the KV cache");
+  assert.equal(
+    held({ numComputed: 1, numCached: 1, isLive: false, status: "stop" }),
+    "had 1 token in the KV cache, 1 of them from the prefix cache",
+  );
+});
+
+test("no words about a sequence count tokens from the prefix cache as computed", () => {
+  const seq = sequence(1, { numPrompt: 30, numTokens: 31, numCached: 16, numComputed: 30 }),
+    store = new Store();
+  store.sequences = new Map([[1, seq]]);
+  for (const entry of [
+    [PREEMPTED, -1, 30],
+    [PREFILL | ADMITTED, 16, 14],
+  ]) {
+    const [kinds, starts, counts] = entry.map((n) => [n]);
+    const told = [...cellWords(store, seq, { step: 1, seqs: [1], kinds, starts, counts }), ...sequenceWords(seq)];
+    assert.doesNotMatch(told.join("; "), /computed/);
+  }
+});
+
+test("the shown step always has its number, and others only where they leave it room", () => {
+  const columns = Array.from({ length: 60 }, (_, i) => ({ step: 100 + i }));
+  const at = { cw: 8, first: 100, steps: 60, left: 0, top: 0, height: 200, width: LABEL + 480, rows: [], shown: 31 };
+  const put = (more) => axisNumbers({ ...at, ...more }, columns, 7);
+  assert.equal(
+    put({ shown: -1 }).others.map(({ text }) => text).join(),
+    "105,110,115,120,125,130,135,140,145,150,155",
+  );
+  for (let shown = 0; shown < 60; shown++) {
+    const { shown: one, others } = put({ shown });
+    assert.equal(one.text, String(100 + shown));
+    assert.ok(one.x - one.half >= LABEL - 2 && one.x + one.half <= at.width, `step ${one.text} is cut off`);
+    for (const { x, half, text } of others)
+      assert.ok(Math.abs(x - one.x) >= half + one.half && text !== one.text, `${text} touches ${one.text}`);
+    assert.ok(others.length >= 3);
+  }
+  assert.equal(put({ left: 8 * 40, shown: 20 }).shown, null, "scrolled out to the left");
+  assert.equal(put({ width: LABEL + 80, shown: 20 }).shown, null, "not yet scrolled to");
+});
+
+test("the words of the step need no more room in the past than is kept for them while it runs", () => {
+  const live = { step: 62, cursor: -1, liveStep: 61, isPast: false, isLoading: false };
+  assert.deepEqual(cursorWords(live).slice(0, 2), ["62 steps", ""]);
+  assert.deepEqual(cursorWords({ ...live, step: 1, liveStep: 0 }).slice(0, 2), ["1 step", ""]);
+  for (const cursor of [0, 9, 30, 60])
+    for (const isLoading of [true, false]) {
+      const [where, meaning, widest] = cursorWords({ ...live, step: cursor + 1, cursor, isPast: true, isLoading });
+      assert.equal(where + meaning, `step ${cursor} of 61 · ${isLoading ? "loading" : "past"}`);
+      assert.equal(widest, cursorWords(live)[2]);
+      assert.ok((where + meaning).length <= widest.length);
+    }
+});
+
+test("every mark of the schedule has an entry in its legend", () => {
+  const words = scheduleLegend({ columns: [] }).map(([word]) => word);
+  assert.deepEqual(words, [
+    ...["waiting", "prefill", "recompute", "decode", "idle", "preempted", "finished", "aborted", "unused"],
+  ]);
+});
+
+test("names that begin alike stay apart when they are cut", () => {
+  const g = { measureText: (text) => ({ width: 7 * [...text].length }) };
+  assert.deepEqual(
+    ["request-number-17", "request-number-18", "r🦜q", "request-num"].map((name) => fit(g, name, 77)),
+    ["reque…er-17", "reque…er-18", "r🦜q", "request-num"],
+  );
+  for (let width = 7; width < 120; width++) assert.ok(g.measureText(fit(g, "a name in all widths", width)).width <= width);
 });
 
 test("foreign text is made visible, letters of every script stay", () => {

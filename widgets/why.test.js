@@ -4,6 +4,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 import { stripCells } from "./prefix_paint.js";
 import {
+  cacheCounts,
   hiddenWords,
   holdWords,
   litPlaces,
@@ -107,16 +108,16 @@ test("runs: levels, who has branches, and what a closed one hides", () => {
 
 test("a run in words", () => {
   const long = run(-1, [4, 5, 6], { length: 300, held: 2, most_refs: 3, hits: 12, is_salted: true, depth: 2 });
-  assert.deepEqual(runFacts(long), ["300 blocks", "2 held by 3", "12 hits", "salted"]);
-  assert.equal(holdWords({ length: 3, held: 3, most_refs: 1 }), "held by 1");
-  assert.equal(holdWords({ length: 3, held: 3, most_refs: 2 }), "held by 2");
+  assert.deepEqual(runFacts(long), ["300 blocks", "2 held by 3 requests", "12 hits", "salted"]);
+  assert.equal(holdWords({ length: 3, held: 3, most_refs: 1 }), "held by 1 request");
+  assert.equal(holdWords({ length: 3, held: 3, most_refs: 2 }), "held by 2 requests");
   assert.deepEqual(runFacts(run(-1, [1], { is_cut: true })), ["1 block", "only cached", "cut off"]);
   assert.deepEqual(runLine({ ...readRuns({ runs: [long] })[0], by: [1, HOSTILE] }, 16), [
     "block 4 and the 299 that follow",
     "positions 32 to 4,831",
-    "2 held by 3",
+    "2 held by 3 requests",
     "shared by 12 later requests",
-    "filled by </b>‹202e›evil↵ in step 3",
+    "filled by request </b>‹202e›evil↵ in step 3",
     "only requests with its salt can hit it",
     "",
   ]);
@@ -129,12 +130,24 @@ test("a run in words", () => {
 });
 
 test("the tree in words", () => {
-  assert.deepEqual(treeWords({ ...told, cached: 0 }), ["Nothing is cached."]);
-  assert.deepEqual(treeWords({ ...told, cached: 1234, unknown: 3, hidden_runs: 7, hidden_blocks: 20 }), [
-    "1,234 blocks cached",
+  assert.deepEqual(treeWords({ ...told, cached: 0 }, [0, 0]), ["The prefix cache is empty."]);
+  const first = (...counts) => treeWords(told, counts)[0];
+  assert.equal(first(5, 4), "5 blocks in the prefix cache, 4 of them held");
+  assert.equal(first(5, 5), "5 blocks in the prefix cache, all of them held");
+  assert.equal(first(5, 0), "5 blocks in the prefix cache, none of them held");
+  assert.equal(first(1, 1), "1 block in the prefix cache, held");
+  assert.equal(first(1, 0), "1 block in the prefix cache, not held");
+  assert.deepEqual(treeWords({ ...told, unknown: 3, hidden_runs: 7, hidden_blocks: 20 }, [1234, 1100]), [
+    "1,234 blocks in the prefix cache, 1,100 of them held",
     "7 smaller runs of 20 blocks not shown",
     "3 blocks filled before it was recorded",
   ]);
+});
+
+test("what is in the prefix cache, held or not: the hashed blocks among all", () => {
+  // free, cached, held and not full, held and hashed, shared and hashed, shared and not hashed
+  assert.deepEqual(cacheCounts(Uint16Array.of(0, 1, 2, 3, 5, 4, 65_535)), [4, 3]);
+  assert.deepEqual(cacheCounts(new Uint16Array(0)), [0, 0]);
 });
 
 test("a strip has a cell a block, and of a long run the most of each part", () => {

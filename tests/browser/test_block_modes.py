@@ -9,7 +9,7 @@ import pytest
 from tests.browser.bridge import Bridge
 from tests.browser.conftest import Open
 from tests.browser.demo_run import HOSTILE, decode, demo_engine, demo_steps
-from tests.browser.pages import BLOCKS, Blocks, pixel, told, wait_for
+from tests.browser.pages import BLOCKS, Blocks, number, pixel, told, wait_for
 from tests.fakes import toy_engine
 from tests.watch import greedy
 
@@ -57,8 +57,9 @@ def test_each_mode_has_its_legend_and_its_colours(open_page: Open) -> None:
     assert seen["state"][0] == ["free", "cached", "used", "shared", "written in this step"]
     assert seen["refs"][0][2:] == ["1", "2", "3–4", "5–8", "9 and more", "written in this step"]
     assert seen["hash"][0][:4] == ["empty", "not hashed", "known, held", "known, cached"]
-    names = [seq.request_id for seq in bridge.engine.live.values()]
-    assert seen["owner"][0] == ["free", "cached", "several", *names[:6], "written in this step"]
+    names = [f"request {seq.request_id}" for seq in bridge.engine.live.values()]
+    said = ["free", "cached", "several", *names, "looks repeat every 8", "written in this step"]
+    assert seen["owner"][0] == said and len(names) == 6, "the first and the ninth look the same"
     first, *others = seen["state"][1]
     assert others == [first, first]  # all three are used
     assert len(set(seen["owner"][1])) == 3  # by three sequences
@@ -70,8 +71,53 @@ def test_hostile_names_stay_text_in_the_legend(open_page: Open) -> None:
     choose(bridge, "owner")
     seq = next(seq for seq in bridge.engine.live.values() if seq.request_id == HOSTILE)
     bridge.explorer.select("sequence", seq.seq_id)  # the selected one is named first
-    wait_for(bridge, lambda: legend(bridge)[3].startswith("</script><img"))
+    wait_for(bridge, lambda: legend(bridge)[3].startswith("request </script><img"))
     assert bridge.page.locator(f"{BLOCKS} img:not([src^='data:image/png'])").count() == 0
+
+
+def test_the_legend_of_the_owners_says_whom_it_leaves_out(open_page: Open) -> None:
+    bridge, engine = open_page(), toy_engine(96, 4, max_num_batched_tokens=200)
+    engine.subscribe(bridge.explorer.push)
+    bridge.show("block_view")
+    for i in range(9):
+        engine.add_request([i] * 9, greedy(4), request_id=str(i))
+    engine.step()
+    bridge.explorer.flush()
+    choose(bridge, "owner")
+    names = [f"request {i}" for i in range(6)]
+    said = ["free", "cached", "several", *names, "3 more; looks repeat every 8", "written in this step"]
+    wait_for(bridge, lambda: legend(bridge) == said)
+
+
+@pytest.mark.parametrize(("width", "num_blocks", "has_room"), [(980, 96, True), (1280, 400, False), (400, 40, False)])
+def test_a_number_stays_where_its_block_is_selected(
+    open_page: Open, width: int, num_blocks: int, has_room: bool
+) -> None:
+    """The badge with the logical index is for cells in which both fit; else the line below says it."""
+    bridge, engine = open_page(viewport={"width": width, "height": 1200}), toy_engine(num_blocks, 4)
+    engine.subscribe(bridge.explorer.push)
+    bridge.show("block_view")
+    engine.add_request(list(range(50)), greedy(4), request_id="7")
+    engine.step()
+    bridge.explorer.flush()
+    blocks = Blocks(bridge)
+    wait_for(bridge, lambda: blocks.root.get_attribute("data-step") == "1")
+    table = next(iter(engine.live.values())).block_table
+    bridge.explorer.select("sequence", 0)
+    bridge.settle()
+    order = "in logical order from 0: " + ", ".join(map(str, table[:8]))
+    told(blocks, lambda text: "longest run" in text and (order in text) != has_room)
+    # What has the full accent in a cell, off its ring: the badge alone.
+    script = """(canvas, [x, y, w, h]) => { const r = devicePixelRatio,
+        { data } = canvas.getContext('2d').getImageData((x + 6) * r, (y + 6) * r, (w - 12) * r, (h - 12) * r);
+        return [...new Uint32Array(data.buffer)].filter((c) => c === 0xffc06515).length }"""
+    width_of, height_of = (number(blocks.root, f"cell-{name}") for name in ("width", "height"))
+    for block in table:
+        middle = blocks.place(block)
+        place = [middle["x"] - width_of / 2, middle["y"] - height_of / 2, width_of, height_of]
+        assert (blocks.canvas.evaluate(script, place) > 10) == has_room, block
+    blocks.hover(table[3])
+    told(blocks, lambda text: "held by request 7 (its block 3)" in text)
 
 
 def test_ages_are_asked_for_and_said(open_page: Open) -> None:

@@ -12,6 +12,7 @@ from tests.browser.bridge import LAB_DARK, Bridge
 from tests.browser.demo_run import demo_engine, demo_steps
 from tests.browser.pages import SCHEDULE, Blocks, Schedule, number, pixel, told, wait_for
 from tests.fakes import toy_engine
+from tests.watch import greedy
 
 pytestmark = pytest.mark.browser
 
@@ -154,3 +155,49 @@ def test_every_width_is_usable(open_page: Callable[..., Bridge], width: int) -> 
     script = "[...document.querySelectorAll('.nvx *')].filter((e) => e.getBoundingClientRect().right > innerWidth)"
     assert bridge.page.evaluate(f"{script}.map((e) => e.outerHTML.slice(0, 80))") == []
     assert bridge.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+@pytest.mark.parametrize("width", [320, 400, 620, 1180, 1280])
+def test_the_button_that_leads_back_to_the_newest_covers_nothing(open_page: Callable[..., Bridge], width: int) -> None:
+    bridge, engine = open_page(viewport={"width": width, "height": 900}), toy_engine(400, 4, max_num_seqs=8)
+    for i in range(8):
+        engine.add_request([i + 1] * 5, greedy(300))
+    engine.subscribe(bridge.explorer.push)
+    bridge.show("schedule_view")
+    for _ in range(250):
+        engine.step()
+    bridge.explorer.flush()
+    bridge.settle()
+    newest, canvas = bridge.page.get_by_role("button", name="newest"), Schedule(bridge).canvas
+    top = canvas.bounding_box()
+    bridge.page.locator(".nvx-scroll").hover()
+    bridge.page.mouse.wheel(-500, 0)
+    wait_for(bridge, newest.is_visible)
+    assert canvas.bounding_box() == top, "nothing moves when it comes"
+    script = """button => { const a = button.getBoundingClientRect();
+        return [...document.querySelectorAll('.nvx-schedule :is(h3, .nvx-legend > span, canvas, .nvx-line)')]
+            .filter((el) => { const b = el.getBoundingClientRect();
+                return a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom })
+            .map((el) => el.outerHTML.slice(0, 80)) }"""
+    assert newest.evaluate(script) == []
+
+
+def test_a_past_step_is_brought_into_sight_and_the_newest_again(open_page: Callable[..., Bridge]) -> None:
+    bridge, engine = open_page(), toy_engine(400, 4, max_num_seqs=8)
+    for i in range(8):
+        engine.add_request([i + 1] * 5, greedy(300))
+    engine.subscribe(bridge.explorer.push)
+    bridge.show("schedule_view")
+    for _ in range(250):
+        engine.step()
+    bridge.explorer.flush()
+    bridge.settle()
+    left = "document.querySelector('.nvx-scroll').scrollLeft"
+    followed = bridge.page.evaluate(left)
+    bridge.explorer.cursor = 20
+    wait_for(bridge, lambda: bridge.page.locator(SCHEDULE).get_attribute("data-shown") == "20")
+    bridge.settle()
+    schedule = Schedule(bridge)
+    assert number(schedule.root, "label") < schedule.place(0, 20)["x"] < 900
+    bridge.explorer.cursor = -1
+    wait_for(bridge, lambda: bridge.page.evaluate(left) == followed)

@@ -84,7 +84,7 @@ def moments(run: Bridge) -> dict[str, tuple[int, int, str]]:
             tokens = f"{count} token{'s' * (count > 1)} ("
             if kind == PREEMPTED:
                 by = mirror.find(start)
-                found["preempted"] = (*place, f"preempted for {by.request_id if by else ''}: {count} computed token")
+                found["preempted"] = (*place, f"preempted for {by.request_id if by else ''}: the KV of {count} token")
             elif kind == DECODE:
                 found["decode"] = (*place, f"decode of {tokens}position {start})")
             elif kind == RECOMPUTE:
@@ -132,7 +132,7 @@ def test_hovering_the_budget_tells_how_it_was_spent(run: Bridge) -> None:
     schedule = Schedule(run)
     schedule.canvas.hover(position=schedule.place(-1, 7))
     text = told(schedule, lambda text: "step 7" in text)
-    assert "128 of 128 tokens (128 prefill)" in text and "free blocks" in text
+    assert "128 of 128 tokens (128 prefill)" in text and "blocks free (cached ones included)" in text
 
 
 def test_arrow_keys_walk_the_blocks_and_enter_selects(run: Bridge) -> None:

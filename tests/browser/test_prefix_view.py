@@ -34,7 +34,11 @@ def test_the_tree_is_the_cache(open_page: Open) -> None:
             assert row.get_attribute("aria-level") == str(depths[place])
             assert row.get_attribute("data-key") == str(run.blocks[0])
             assert f"{len(run.blocks)} block" in row.locator(".nvx-prefix-facts").inner_text()
-        assert f"{tree.num_cached} blocks cached" in shown.page.locator(f"{PREFIX} .nvx-line").inner_text()
+        state = recorder.state_at(step)
+        held = sum(ref > 0 and hash_ is not None for ref, hash_ in zip(state.ref_count, state.hash, strict=True))
+        assert 0 < held < tree.num_cached
+        said = f"{tree.num_cached} blocks in the prefix cache, {held} of them held"
+        assert said in shown.page.locator(f"{PREFIX} .nvx-line").inner_text()
 
 
 def test_a_miss_stands_beside_what_it_is_near_to(open_page: Open) -> None:
@@ -119,6 +123,23 @@ def test_every_width_is_usable(open_page: Open, width: int) -> None:
     assert bridge.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     beyond = "[...document.querySelectorAll('.nvx *')].filter((e) => e.getBoundingClientRect().right > innerWidth)"
     assert bridge.page.evaluate(f"{beyond}.map((e) => e.outerHTML.slice(0, 80))") == []
+
+
+@pytest.mark.parametrize("width", [400, 700, 848, 1280])
+def test_the_facts_beside_a_run_are_all_there(open_page: Open, width: int) -> None:
+    """They wrap where there is little room, and nothing of them is cut."""
+    shown = show_both(open_page)
+    shown.page.set_viewport_size({"width": width, "height": 4000})
+    shown.page.evaluate(
+        """() => document.querySelectorAll('.nvx-prefix-facts').forEach((facts) => {
+            facts.textContent = '2 blocks · only cached · 1 hit · 12 smaller runs of 34 blocks behind it not shown';
+        })"""
+    )
+    cut = """(facts) => facts.filter((el) => el.scrollWidth > el.clientWidth + 1 ||
+        el.getBoundingClientRect().right > el.parentElement.getBoundingClientRect().right).length"""
+    assert shown.page.locator(f"{RUNS} .nvx-prefix-facts").evaluate_all(cut) == 0
+    texts = shown.page.locator(f"{RUNS} .nvx-prefix-text")
+    assert min(texts.evaluate_all("all => all.map((el) => el.clientWidth)")) >= 60
 
 
 def test_a_tree_that_takes_long_is_asked_for_less_often_while_it_runs(

@@ -115,14 +115,14 @@ def test_a_click_selects_the_token_the_block_or_the_sequence(open_page: Open) ->
     block = cells_of(shown, seq.seq_id)[1][4]
     assert "nvx-slot-lit" in (block.get_attribute("class") or "") and block.get_attribute("aria-selected") == "false"
     names = shown.page.locator(f"{SLOTS} .nvx-slots-group .nvx-slots-name")
-    assert names.first.inner_text() == first != "report", "what is chosen here stays where it is"
+    assert names.first.inner_text() == first != "request report", "what is chosen here stays where it is"
     block.click()
     wait_for(shown, lambda: shown.explorer.selection == ("block", seq.block_table[position // 16]))
     cell(shown, f"{row} name").click()
     wait_for(shown, lambda: shown.explorer.selection == ("sequence", seq.seq_id))
     shown.explorer.select("none", -1)
     shown.explorer.select("sequence", live(shown.engine, "chat-4").seq_id)
-    wait_for(shown, lambda: names.first.inner_text() == "chat-4")
+    wait_for(shown, lambda: names.first.inner_text() == "request chat-4")
 
 
 def test_the_arrow_keys_walk_both_grids(open_page: Open) -> None:

@@ -12,7 +12,6 @@ from tests.browser.bridge import LAB_DARK, Bridge
 from tests.browser.conftest import Open
 from tests.browser.demo_run import HOSTILE, demo_engine, demo_steps
 from tests.browser.pages import SCHEDULE, Schedule, number, pixel, row_of, told, wait_for
-from tests.fakes import toy_engine
 from tests.watch import greedy
 
 pytestmark = pytest.mark.browser
@@ -72,7 +71,7 @@ def test_the_line_says_the_rates_of_the_newest_step(open_page: Open) -> None:
     assert re.match(r"step 37\W+prefill [\d,]+ tokens/s", text) and "ms of engine time" in text
     assert Rates(shown).line.get_attribute("role") == "status"
     columns = shown.store("store.columns.map((c) => [c.us, c.decode])")
-    found = re.search(r"decode ([\d,]+) tokens/s\W+mean of (?:the last (\d+) steps|this step)", text)
+    found = re.search(r"decode ([\d,]+) tokens/s\W+rates over (?:the last (\d+) steps|this step)", text)
     assert found is not None
     last = columns[-int(found[2] or 1) :]
     assert int(found[1].replace(",", "")) == pytest.approx(
@@ -128,6 +127,32 @@ def test_latencies_are_those_of_the_step_that_is_shown(open_page: Open) -> None:
     shown.explorer.cursor = 1
     shows(shown, 1)
     assert shown.page.locator(ROWS).count() == 2
+
+
+def test_the_table_says_that_pauses_are_left_out(open_page: Open) -> None:
+    shown = show_rates(open_page)
+    heads = shown.page.locator(f"{RATES} thead th")
+    titles = {head.inner_text(): head.get_attribute("title") or "" for head in heads.all()}
+    for name in ("first token", "between tokens", "longest"):
+        assert titles[name].endswith(", pauses of the engine left out")
+    note = shown.page.locator(".nvx-rate-note")
+    assert note.is_visible() and note.inner_text() == "Engine time: pauses of the engine left out"
+    shown.page.locator(".nvx-rate-table").evaluate("el => el.scrollTo(0, 1000)")
+    assert note.bounding_box()["y"] > row(shown, "haiku").bounding_box()["y"]  # type: ignore[index]
+
+
+def test_names_that_begin_alike_stay_apart_where_room_is_short(open_page: Open) -> None:
+    bridge, engine = open_page(viewport={"width": 400, "height": 4000}), demo_engine()
+    engine.subscribe(bridge.explorer.push)
+    bridge.show("throughput_view")
+    for i in (17, 18):
+        engine.add_request([i] * 5, greedy(3), request_id=f"request-number-{i}")
+    engine.step()
+    bridge.explorer.flush()
+    shows(bridge, 0)
+    cut = "(all) => all.filter((b) => b.scrollWidth > b.clientWidth || b.scrollHeight > b.clientHeight + 1).length"
+    names = bridge.page.locator(f"{ROWS} th bdi")
+    assert (names.count(), names.evaluate_all(cut)) == (2, 0)
 
 
 def test_a_name_selects_its_request_and_is_marked(open_page: Open) -> None:
@@ -220,24 +245,3 @@ def test_a_preemption_s_arrow_leads_to_its_cause(open_page: Open) -> None:
     assert all(abs(a - b) < 40 for a, b in zip(between, (0xCF, 0x5A, 0x12), strict=False)), "its line, with soft edges"
     beside = schedule.place(row_of(shown, "chat-4"), 30)
     assert pixel(schedule.canvas, beside["x"], (victim["y"] + cause["y"]) / 2)[:3] != between[:3]
-
-
-def test_a_past_step_is_brought_into_sight_and_the_newest_again(open_page: Open) -> None:
-    bridge, engine = open_page(), toy_engine(400, 4, max_num_seqs=8)
-    for i in range(8):
-        engine.add_request([i + 1] * 5, greedy(300))
-    engine.subscribe(bridge.explorer.push)
-    bridge.show("schedule_view")
-    for _ in range(250):
-        engine.step()
-    bridge.explorer.flush()
-    bridge.settle()
-    left = "document.querySelector('.nvx-scroll').scrollLeft"
-    followed = bridge.page.evaluate(left)
-    bridge.explorer.cursor = 20
-    wait_for(bridge, lambda: bridge.page.locator(SCHEDULE).get_attribute("data-shown") == "20")
-    bridge.settle()
-    schedule = Schedule(bridge)
-    assert number(schedule.root, "label") < schedule.place(0, 20)["x"] < 900
-    bridge.explorer.cursor = -1
-    wait_for(bridge, lambda: bridge.page.evaluate(left) == followed)

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from tests.browser.bridge import Bridge
+from tests.browser.conftest import Open
+from tests.browser.demo_run import demo_engine, demo_steps
 from tests.browser.pages import BLOCKS, Blocks, number, wait_for
 
 pytestmark = pytest.mark.browser
@@ -35,7 +37,7 @@ def test_the_slider_shows_any_step_as_it_was(run: Bridge) -> None:
     slider.fill("12")
     wait_for(run, lambda: shows(run, 12))
     run.settle()
-    assert text(run) == "step 12 of 37 - the past, the engine stands at 37"
+    assert text(run) == "step 12 of 37 · past"
     assert slider.get_attribute("aria-valuetext") == "step 12 of 37"
     assert number(run.page.locator(BLOCKS), "step") == 13
     wait_for(run, lambda: run.explorer.cursor == 12)
@@ -67,6 +69,36 @@ def test_buttons_go_a_step_back_and_forward_and_to_the_newest(run: Bridge) -> No
     assert live.get_attribute("aria-pressed") == "true"
 
 
+@pytest.mark.parametrize("has_controls", [True, False])  # a recording has none
+@pytest.mark.parametrize("width", [320, 400, 620, 980, 1080, 1180, 1200, 1280, 1600])
+def test_nothing_moves_when_the_past_is_entered(open_page: Open, width: int, has_controls: bool) -> None:
+    """Neither the slider and its buttons, which the pointer is on, nor what stands below them."""
+    bridge, engine = open_page(viewport={"width": width, "height": 4000}), demo_engine()
+    if has_controls:
+        bridge.explorer.on_command(lambda name: None)
+        bridge.explorer.status = "paused"
+    engine.subscribe(bridge.explorer.push)
+    bridge.show()
+    for _ in demo_steps(engine, 62):
+        pass
+    bridge.explorer.keyframe()
+    bridge.settle()
+    script = """() => [...document.querySelectorAll('.nvx-cursor > *, .nvx-step, .nvx-facts, .nvx-panel')].map((el) => {
+        const { x, y, width, height } = el.getBoundingClientRect();
+        return [el.className, x, y, width, el.matches('.nvx-panel') ? 0 : height] })"""
+    before = bridge.page.evaluate(script)
+    panels = [i for i, (name, *_) in enumerate(before) if "nvx-panel" in name]
+    until = panels[0] + 1  # what the views themselves say may be longer or shorter
+    assert until == 8, "the step, two facts, four parts of the cursor, the first view"
+    assert bridge.page.locator(".nvx-buttons").is_hidden() != has_controls
+    for step in (60, 1, 29):  # many and few ran, waited and held blocks
+        bridge.explorer.cursor = step
+        wait_for(bridge, lambda step=step: shows(bridge, step))  # type: ignore[misc]
+        bridge.settle()
+        assert text(bridge) == f"step {step} of 61 · past"
+        assert bridge.page.evaluate(script)[:until] == before[:until]
+
+
 def test_the_past_stays_while_the_engine_runs_on(run: Bridge) -> None:
     run.explorer.cursor = 20
     wait_for(run, lambda: shows(run, 20))
@@ -78,7 +110,7 @@ def test_the_past_stays_while_the_engine_runs_on(run: Bridge) -> None:
         run.explorer.flush()
         run.settle()
     assert shows(run, 20) and run.store("store.liveStep") == 43
-    assert text(run) == "step 20 of 43 - the past, the engine stands at 43"
+    assert text(run) == "step 20 of 43 · past"
     assert run.page.locator(SLIDER).get_attribute("max") == "43"
     run.explorer.cursor = -1
     wait_for(run, lambda: run.store("[store.shownStep, store.isPast]") == [43, False])

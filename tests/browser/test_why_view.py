@@ -65,7 +65,7 @@ def test_a_click_selects_everywhere_and_the_line_says_it_all(open_page: Open) ->
     lit = shown.page.locator(f"{RUNS}[aria-selected=true]").all()
     assert lit[0].get_attribute("data-key") == str(seq.block_table[0])
     heading = shown.page.locator(".nvx-miss h4")
-    wait_for(shown, lambda: heading.inner_text() == "report: admitted in step 23")
+    wait_for(shown, lambda: heading.inner_text() == "request report: admitted in step 23")
     row.get_by_role("button", name="report").click()
     wait_for(shown, lambda: shown.explorer.selection == ("none", -1))
 

@@ -38,6 +38,7 @@ def shoot(target: Path, theme: str = "Light") -> None:
         lab.command("application:toggle-left-area")
         lab.run_all()
         step = lab.python("print(loaded.session.llm.engine.next_step)")
+        page.evaluate(SHOW_VIEWS)  # at once: what is out of sight is not drawn
         page.locator(f".nvx-schedule[data-step='{step}']").wait_for()
         lab.python("loaded.session.explorer.panels = ['prefix_view']")
         lab.python("loaded.session.explorer.select('sequence', loaded.session.log.find('q-2').seq_id)")

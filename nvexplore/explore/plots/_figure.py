@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import math
-from typing import Any
+from typing import Any, Final
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -18,6 +18,19 @@ VERMILLION = "#D55E00"
 PURPLE = "#CC79A7"
 GREY = "#777777"
 LIGHT = "#E2E2E2"
+
+COLOURS: Final = {
+    "prefill": "#2A78B8",
+    "decode": "#1A9A76",
+    "preempted": "#CF5A12",
+    "waiting": "#B4BCC6",
+    "idle": "#C9D0D8",
+    "free": "#EEF1F4",
+    "cached": "#E8A33A",
+    "used": "#4F9FD6",
+    "shared": "#B35C93",
+}
+"""What a colour means, in every plot and in every view: these are those of a light page in widgets/paint.js."""
 
 MIN_STEPS = 10
 """A run shorter than this is drawn as if on its way there, so that one step does not fill the whole width."""

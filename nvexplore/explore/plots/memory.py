@@ -13,12 +13,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from nvexplore.explore.plots._figure import (
-    BLUE,
-    LIGHT,
-    ORANGE,
-    PURPLE,
-    SKY,
-    VERMILLION,
+    COLOURS,
     check_columns,
     legend_above,
     new_axes,
@@ -50,21 +45,21 @@ def plot_memory(frame: pd.DataFrame, ax: Axes | None = None) -> Axes:
     x, row = _outline(step)
     bottom = np.zeros(len(x))
     handles: list[Artist] = []
-    for label, height, colour, hatch in (
-        ("shared", shared, BLUE, None),
-        ("used by one", used - shared, SKY, None),
-        ("cached (can be hit)", cached, ORANGE, "////"),
-        ("free", free - cached, LIGHT, None),
+    for label, height, state, hatch in (
+        ("shared", shared, "shared", "\\\\\\\\"),
+        ("used by one", used - shared, "used", None),
+        ("cached (can be hit)", cached, "cached", "////"),
+        ("free", free - cached, "free", None),
     ):
         top = bottom + height[row]
-        style: dict[str, Any] = {"facecolor": colour, "edgecolor": "white", "hatch": hatch, "linewidth": 0}
+        style: dict[str, Any] = {"facecolor": COLOURS[state], "edgecolor": "white", "hatch": hatch, "linewidth": 0}
         # All edges are horizontal or vertical: without antialiasing no seam shows between the areas.
         ax.fill_between(x, bottom, top, antialiased=False, **style)
         handles.append(Patch(label=label, **style))
         bottom = top
     for label, name, marker, colour, y in (
-        ("evictions", "num_evicted", "|", VERMILLION, 1.035 * pool),
-        ("preemptions", "num_preempted", "v", PURPLE, 1.085 * pool),
+        ("evictions", "num_evicted", "|", ax.xaxis.label.get_color(), 1.035 * pool),
+        ("preemptions", "num_preempted", "v", COLOURS["preempted"], 1.085 * pool),
     ):
         count = frame[name].to_numpy()
         if count.any():

@@ -13,13 +13,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from nvexplore.explore.plots._figure import (
-    BLUE,
-    GREY,
-    LIGHT,
-    ORANGE,
-    PURPLE,
-    SKY,
-    VERMILLION,
+    COLOURS,
     check_columns,
     legend_above,
     new_axes,
@@ -30,14 +24,19 @@ from nvexplore.explore.plots._figure import (
 NEEDED = ("step", "num_steps", "seq_id", "phase", "num_tokens")
 # phase: colour, hatch, height of the cell where a row is 1 high
 CELLS = {
-    "waiting": (LIGHT, None, 0.84),
-    "idle": (GREY, None, 0.16),
-    "prefill": (BLUE, None, 0.84),
-    "recompute": (ORANGE, "////", 0.84),
-    "decode": (SKY, None, 0.84),
+    "waiting": (COLOURS["waiting"], None, 0.36),
+    "idle": (COLOURS["idle"], None, 0.16),
+    "prefill": (COLOURS["prefill"], None, 0.84),
+    "recompute": (COLOURS["preempted"], "////", 0.84),
+    "decode": (COLOURS["decode"], None, 0.6),
 }
+EDGES = {"recompute": COLOURS["prefill"]}  # and of its stripes: prefill of what a preemption threw away; else white
 # event: marker, colour (None: that of the text), which edge of the step it stands on
-MARKS = {"preempted": ("v", VERMILLION, -0.5), "finished": ("|", None, 0.5), "aborted": ("x", PURPLE, -0.5)}
+MARKS = {
+    "preempted": ("v", COLOURS["preempted"], -0.5),
+    "finished": ("|", None, 0.5),
+    "aborted": ("x", COLOURS["preempted"], -0.5),
+}
 # Up to these sizes the single steps and the tokens of each prefill can be told apart.
 DETAIL_STEPS = 40
 DETAIL_ROWS = 24
@@ -69,7 +68,7 @@ def plot_schedule(frame: pd.DataFrame, ax: Axes | None = None) -> Axes:
         if not chosen.any():
             continue
         cells = row[chosen], step[chosen], step[chosen] + num_steps[chosen]
-        style: dict[str, Any] = {"facecolor": colour, "edgecolor": "white", "hatch": hatch}
+        style: dict[str, Any] = {"facecolor": colour, "edgecolor": EDGES.get(name, "white"), "hatch": hatch}
         corners = _corners(*(cells if is_detailed else merged(*cells)), height)
         ax.add_collection(PolyCollection(corners, linewidth=0.5 if is_detailed else 0, **style), autolim=False)
         handles.append(Patch(label=name, linewidth=0, **style))

@@ -9,8 +9,7 @@ from matplotlib.ticker import StrMethodFormatter
 from numpy.typing import NDArray
 
 from nvexplore.explore.plots._figure import (
-    BLUE,
-    VERMILLION,
+    COLOURS,
     check_columns,
     legend_above,
     new_axes,
@@ -50,15 +49,12 @@ def plot_throughput(frame: pd.DataFrame, ax: Axes | None = None, *, clock: str =
     begin, end = intervals(frame, clock)
     edges = np.linspace(begin.min(), end.max(), num_bins(len(frame)) + 1)
     handles = []
-    for label, name, colour, style in (
-        ("prefill", "num_prefill_tokens", VERMILLION, "--"),
-        ("decode", "num_decode_tokens", BLUE, "-"),
-    ):
+    for label, name, style in (("prefill", "num_prefill_tokens", "--"), ("decode", "num_decode_tokens", "-")):
         tokens = frame[name].to_numpy()
         rate = binned_rate(begin, end, tokens, edges)
         mean = tokens.sum() / (edges[-1] - edges[0])
-        ax.stairs(rate, edges, color=colour, fill=True, alpha=0.15, linewidth=0)
-        line = ax.stairs(rate, edges, color=colour, linestyle=style, linewidth=1.5)
+        ax.stairs(rate, edges, color=COLOURS[label], fill=True, alpha=0.15, linewidth=0)
+        line = ax.stairs(rate, edges, color=COLOURS[label], linestyle=style, linewidth=1.5)
         line.set_label(f"{label}: {tokens.sum():,} tokens, {mean:,.{0 if mean >= 10 else 1}f}/s on average")
         handles.append(line)
     ax.set_xlim(edges[0], edges[-1])
