@@ -163,7 +163,7 @@ def test_eviction_preemption_and_waiting_are_told(shell: Shell) -> None:
         told.append(repr(shell.run("%nvx_step")))
     text = "\n".join(told)
     assert "evicted from the prefix cache" in text
-    assert "preempted: b loses 12 computed tokens, since a needs a block" in told[0]
+    assert "preempted: b loses the KV of 12 tokens, since a needs a block" in told[0]
     assert all(r.text for r in shell["session"].requests)
 
 

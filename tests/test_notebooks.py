@@ -67,8 +67,9 @@ def test_first_steps(executed: Read) -> None:
     assert "6 hit in the prefix cache" in shown(notebook, "again")
     preempted = shown(notebook, "until-preempted")
     assert re.search(r"[1-9]\d* cached blocks evicted", preempted)
-    assert re.search(r"preempted: q-\d+ loses \d+ computed tokens, since q-\d+ needs a block", preempted)
-    assert re.search(r"waiting: q-\d+, since it needs \d+ blocks and \d+ can be had", shown(notebook, "peek-preempted"))
+    assert re.search(r"preempted: q-\d+ loses the KV of \d+ tokens, since q-\d+ needs a block", preempted)
+    needs = r"waiting: q-\d+, since it needs \d+ blocks, beside \d+ kept free for others, and \d+ can be had"
+    assert re.search(needs, shown(notebook, "peek-preempted"))
     assert "all requests are finished" in shown(notebook, "finish")
     for name in ("memory", "schedule", "throughput"):
         cell = next(cell for cell in notebook.cells if cell.id == f"plot-{name}")

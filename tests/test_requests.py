@@ -8,8 +8,9 @@ from types import FrameType
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from nvexplore.engine.events import Snapshot, StepRecord
+from nvexplore.engine.events import Preempted, Snapshot, StepRecord
 from nvexplore.notebook.requests import RequestLog
 from nvexplore.notebook.tally import Tally
 from nvexplore.sampling_params import SamplingParams
@@ -87,3 +88,24 @@ def test_an_interrupted_record_that_comes_again_counts_once(seed: int) -> None:
             push(item)
     assert facts(log, tally) == expected
     assert interrupts > 20
+
+
+def test_preemptions_of_a_step_that_failed_are_counted() -> None:
+    """They stand: the next record tells of them, as of what came before its step."""
+    snapshot, *records = stream()
+    counted = Tally()
+    for item in (snapshot, *records):
+        counted.push(item)
+    moved = Tally()
+    moved.push(snapshot)
+    for record in records:
+        assert isinstance(record, StepRecord)
+        told = record.planned.preempted
+        moved.push(
+            replace(
+                record,
+                before=replace(record.before, preempted=told),
+                planned=replace(record.planned, preempted=Preempted()),
+            )
+        )
+    assert moved.num_preemptions == counted.num_preemptions > 0

@@ -15,13 +15,13 @@ COLUMNS = ("request", "work", "positions", "new blocks", "sampled")
 LACKS = {
     "token_budget": "the step's budget of {budget:,} tokens is used up",
     "max_num_seqs": "all {places:,} places for sequences are taken",
-    "free_blocks": "it needs {needed:,} blocks and {available:,} can be had",
+    "free_blocks": "it needs {needed} and {available:,} can be had",
 }
 BLOCK_WORDS = {
     "allocated": "allocated",
     "hit": "hit in the prefix cache",
     "evicted": "evicted from the prefix cache",
-    "freed": "freed",
+    "freed": "given back",  # which frees those that nobody else holds
     "hashed": "full and cached from now on",
 }
 
@@ -137,7 +137,7 @@ def _blocks(*columns: BlockEvents) -> str:
 
 def _preempted(preempted: Preempted, log: RequestLog) -> list[str]:
     return [
-        f"preempted: {log.name(victim)} loses {counted(lost, 'computed token')}"
+        f"preempted: {log.name(victim)} loses the KV of {counted(lost, 'token')}"
         + (f", since {log.name(cause)} needs a block" if cause >= 0 else "")
         for victim, cause, lost in zip(preempted.seq_id, preempted.cause, preempted.num_lost, strict=True)
     ]
@@ -147,10 +147,12 @@ def _waiting(planned: Planned, log: RequestLog, known: str = "") -> list[str]:
     """Who waits for what. known: how far the plan could know it, where that is to be said."""
     waiting = planned.waiting
     lines = []
-    columns = zip(waiting.seq_id, waiting.reason, waiting.needed, waiting.available, strict=True)
-    for seq_id, reason, needed, available in columns:
-        lacks = LACKS.get(reason, reason + ": {needed:,} needed, {available:,} there").format(
-            needed=needed, available=available, budget=planned.max_num_batched_tokens, places=log.max_num_seqs
+    reserves = waiting.reserve or [0] * len(waiting.seq_id)  # of a record from before they were told
+    columns = zip(waiting.seq_id, waiting.reason, waiting.needed, waiting.available, reserves, strict=True)
+    for seq_id, reason, needed, available, reserve in columns:
+        needs = counted(needed - reserve, "block") + (f", beside {reserve:,} kept free for others," if reserve else "")
+        lacks = LACKS.get(reason, reason + ": {needed} needed, {available:,} there").format(
+            needed=needs, available=available, budget=planned.max_num_batched_tokens, places=log.max_num_seqs
         )
         lines.append(f"waiting: {log.name(seq_id)}, since {lacks}{known}")
     if waiting.num_not_examined:

@@ -49,6 +49,7 @@ class Tally:
         if isinstance(item, Snapshot) or item.step <= self.last_step:  # a record may come twice
             return
         planned, committed = item.planned, item.committed
+        lost = *item.before.preempted.seq_id, *planned.preempted.seq_id  # the former in a step that failed
         prefill = zip(planned.count, planned.is_prefill, strict=True)
         self.finished.update(dict.fromkeys(committed.finished_seq_id))
         # All at once: a record that Ctrl-C kept from being counted comes again, and is counted once.
@@ -57,7 +58,7 @@ class Tally:
             num_prefill_tokens=self.num_prefill_tokens + sum(count for count, is_prefill in prefill if is_prefill),
             num_cached_tokens=self.num_cached_tokens + sum(planned.admitted.num_cached_tokens),
             num_generated_tokens=self.num_generated_tokens + len(committed.token_id),
-            num_preemptions=self.num_preemptions + len(planned.preempted.seq_id),
+            num_preemptions=self.num_preemptions + len(lost),
             num_evicted_blocks=self.num_evicted_blocks + planned.blocks.kind.count("evicted"),
             last=item,
         )
