@@ -133,8 +133,9 @@ def test_a_kernel_that_is_only_busy_is_not_gone(notebook: tuple[LabNotebook, Pat
     """Run All where a cell behind the view blocks, as one does that loads a model: nothing is taken away by it."""
     lab, _ = notebook
     page = run_to_the_last_step(lab)
-    block = "import ctypes; ctypes.PyDLL(None).sleep(12)"  # it holds on to all threads of Python
-    page.evaluate(START, block)
+    # It holds on to all threads of Python, once the one that tells the front end "busy" has had its turn.
+    page.evaluate(START, "import ctypes, time; time.sleep(0.5); ctypes.PyDLL(None).sleep(12)")
+    page.wait_for_timeout(1000)
     page.click("[data-command=step]")  # and what is pressed meanwhile is not lost
     page.locator(".nvx-warnings").first.wait_for()
     assert page.locator(".nvx-warnings").all_inner_texts() == [BUSY] * 2

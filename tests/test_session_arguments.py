@@ -149,7 +149,7 @@ def test_a_name_that_is_no_text_is_named(session: Session, what: Any) -> None:
         with pytest.raises((ValueError, TypeError)) as error:
             call()
         assert str(error.value).startswith(f"{words}{what!r}: ")
-    assert session.has_work
+    assert session.has_work and session.display._explorer is None  # what is refused makes nothing
 
 
 def test_a_runner_alone_knows_a_number_too() -> None:

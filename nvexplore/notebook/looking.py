@@ -29,8 +29,9 @@ class Looking:
 
     def watch(self, what: str = "all") -> Any:
         """A widget: one of ``display.VIEWS``, or "all" of them with run, pause and step buttons."""
+        view = self.display.view(what)  # first: where there is no such view, nothing is made
         self.stops.link(self.display.explorer)
-        return self.display.view(what)
+        return view
 
     def frame(self, name: str, *, step: int | None = None) -> pd.DataFrame:
         """One of nvexplore.explore.frames over what was recorded; ``step`` is for "blocks" and "slots"."""
