@@ -6,7 +6,6 @@ import math
 import random
 import sys
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import msgspec
@@ -22,6 +21,7 @@ from nvexplore.explore.recording import load_recording, save_recording
 from nvexplore.sampling_params import SamplingParams
 from tests.drive import run_workload
 from tests.fakes import run_to_end, toy_engine
+from tests.test_requests import InterruptAt
 from tests.workloads import make_workload
 
 Items = list[Snapshot | StepRecord]
@@ -225,22 +225,6 @@ def test_what_is_recalled_of_a_request_that_is_not_there_is_passed_over() -> Non
     assert frames.sequences(late)[FIRSTS].isna().all(axis=None)
 
 
-class InterruptAt:
-    """Raises KeyboardInterrupt at the n-th line that runs in the module of the directory."""
-
-    def __init__(self, lines: int) -> None:
-        self.left = lines
-
-    def __call__(self, frame: FrameType, event: str, argument: object) -> Any:
-        if frame.f_code.co_filename != lifecycle.__file__:
-            return None
-        if event == "line":
-            self.left -= 1
-            if self.left == 0:
-                raise KeyboardInterrupt
-        return self
-
-
 def told_all(directory: Directory, items: Items) -> Directory:
     """The directory itself, which may know some of it already."""
     for item in items:
@@ -259,7 +243,7 @@ def test_an_interrupt_in_the_middle_of_a_record_leaves_nothing_half_known() -> N
     wanted = told_all(Directory(), items)
     assert wanted and all(None not in told(info)[0] for info in wanted.values())
     for number in range(1, 1000):
-        directory, interrupt = Directory(), InterruptAt(number)
+        directory, interrupt = Directory(), InterruptAt(number, (lifecycle.__file__,))
         before = sys.gettrace()
         try:
             sys.settrace(interrupt)

@@ -48,11 +48,11 @@ def facts(log: RequestLog, tally: Tally) -> tuple[Any, ...]:
 class InterruptAt:
     """Raises KeyboardInterrupt at the n-th line that runs in the watched files."""
 
-    def __init__(self, lines: int) -> None:
-        self.left = lines
+    def __init__(self, lines: int, watched: tuple[str, ...] = WATCHED) -> None:
+        self.left, self.watched = lines, watched
 
     def __call__(self, frame: FrameType, event: str, argument: object) -> Any:
-        if not frame.f_code.co_filename.endswith(WATCHED):
+        if not frame.f_code.co_filename.endswith(self.watched):
             return None
         if event == "line":
             self.left -= 1

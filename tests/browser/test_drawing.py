@@ -157,9 +157,9 @@ def test_every_width_is_usable(open_page: Callable[..., Bridge], width: int) -> 
     assert bridge.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
-@pytest.mark.parametrize("width", [320, 400, 620, 1180, 1280])
-def test_the_button_that_leads_back_to_the_newest_covers_nothing(open_page: Callable[..., Bridge], width: int) -> None:
-    bridge, engine = open_page(viewport={"width": width, "height": 900}), toy_engine(400, 4, max_num_seqs=8)
+def show_many_steps(bridge: Bridge) -> None:
+    """More than the schedule has room for, of 8 requests."""
+    engine = toy_engine(400, 4, max_num_seqs=8)
     for i in range(8):
         engine.add_request([i + 1] * 5, greedy(300))
     engine.subscribe(bridge.explorer.push)
@@ -168,6 +168,12 @@ def test_the_button_that_leads_back_to_the_newest_covers_nothing(open_page: Call
         engine.step()
     bridge.explorer.flush()
     bridge.settle()
+
+
+@pytest.mark.parametrize("width", [320, 400, 620, 1180, 1280])
+def test_the_button_that_leads_back_to_the_newest_covers_nothing(open_page: Callable[..., Bridge], width: int) -> None:
+    bridge = open_page(viewport={"width": width, "height": 900})
+    show_many_steps(bridge)
     newest, canvas = bridge.page.get_by_role("button", name="newest"), Schedule(bridge).canvas
     top = canvas.bounding_box()
     bridge.page.locator(".nvx-scroll").hover()
@@ -183,15 +189,8 @@ def test_the_button_that_leads_back_to_the_newest_covers_nothing(open_page: Call
 
 
 def test_a_past_step_is_brought_into_sight_and_the_newest_again(open_page: Callable[..., Bridge]) -> None:
-    bridge, engine = open_page(), toy_engine(400, 4, max_num_seqs=8)
-    for i in range(8):
-        engine.add_request([i + 1] * 5, greedy(300))
-    engine.subscribe(bridge.explorer.push)
-    bridge.show("schedule_view")
-    for _ in range(250):
-        engine.step()
-    bridge.explorer.flush()
-    bridge.settle()
+    bridge = open_page()
+    show_many_steps(bridge)
     left = "document.querySelector('.nvx-scroll').scrollLeft"
     followed = bridge.page.evaluate(left)
     bridge.explorer.cursor = 20
